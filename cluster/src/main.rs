@@ -1,0 +1,3 @@
+//! The `paceline` program.
+
+fn main() {}

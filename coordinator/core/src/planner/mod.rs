@@ -1,0 +1,1 @@
+//! Cuts a model into stages, and says what each needs.

@@ -1,0 +1,1 @@
+//! The coordinator and session actors around the pure cores.

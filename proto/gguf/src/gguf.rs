@@ -1,0 +1,171 @@
+//! An open model: one file, or all parts of a split one.
+
+use std::{borrow::Cow, collections::HashMap, io, path::Path, sync::Arc};
+
+use crate::{
+    Error, Metadata, Result, Shape, Tensor,
+    header::{Header, TensorRecord},
+    map::FileBytes,
+    split::{self, Part},
+};
+
+/// A model file, or all parts of a split model, mapped read-only.
+///
+/// Opening reads and checks the headers only, so a model of any size opens at once; tensor data are read from the disk
+/// when first touched. Share it as `Arc<Gguf>`.
+///
+/// The files must not be shortened or rewritten while they are open: reading a page that is gone kills the process
+/// (SIGBUS). To replace a model write a new file and rename it over the old one.
+pub struct Gguf {
+    name: String,
+    files: Vec<FileBytes>,
+    metadata: Metadata,
+    tensors: Vec<PlacedTensor>,
+    index: HashMap<Arc<str>, usize>,
+}
+
+struct PlacedTensor {
+    /// Which of the files holds the data.
+    file: usize,
+    record: TensorRecord,
+}
+
+impl Gguf {
+    /// Opens the file at `path`; given the first part of a split model (`NAME-00001-of-000NN.gguf`), all its parts.
+    pub fn open(path: &Path) -> Result<Gguf> {
+        let file = path.display().to_string();
+        let name = path.file_name().map_or_else(|| file.clone(), |name| name.to_string_lossy().into_owned());
+        let (mut gguf, part) = Gguf::first_part(FileBytes::map(path)?, &file, name)?;
+        if part.count > 1 {
+            for (part, path) in split::other_parts(path, part.count)? {
+                gguf.add_part(part, &path)?;
+            }
+        }
+        gguf.check_tensor_count(&file)?;
+        Ok(gguf)
+    }
+
+    /// Opens a model that is part of the program; `name` stands for a file name.
+    pub fn from_static(bytes: &'static [u8], name: &str) -> Result<Gguf> {
+        Gguf::from_memory(Cow::Borrowed(bytes), name)
+    }
+
+    /// Opens a model that was made or received in memory; `name` stands for a file name.
+    pub fn from_vec(bytes: Vec<u8>, name: &str) -> Result<Gguf> {
+        Gguf::from_memory(Cow::Owned(bytes), name)
+    }
+
+    fn from_memory(bytes: Cow<'static, [u8]>, name: &str) -> Result<Gguf> {
+        let (gguf, part) = Gguf::first_part(FileBytes::Memory(bytes), name, name.to_owned())?;
+        if part.count > 1 {
+            return Err(Error::SplitInMemory { file: name.to_owned(), count: part.count });
+        }
+        gguf.check_tensor_count(name)?;
+        Ok(gguf)
+    }
+
+    fn first_part(bytes: FileBytes, file: &str, name: String) -> Result<(Gguf, Part)> {
+        let Header { metadata, tensors } = Header::read(bytes.as_slice(), file)?;
+        let part = Part::of(&metadata)?;
+        part.expect_first(file)?;
+        let mut gguf = Gguf { name, files: Vec::new(), metadata, tensors: Vec::new(), index: HashMap::new() };
+        gguf.add_file(bytes, tensors, file)?;
+        Ok((gguf, part))
+    }
+
+    fn add_part(&mut self, part: Part, path: &Path) -> Result<()> {
+        let file = path.display().to_string();
+        let Part { number, count } = part;
+        let bytes = FileBytes::map(path).map_err(|error| match error {
+            Error::Io { file, source } if source.kind() == io::ErrorKind::NotFound => {
+                Error::PartMissing { file, number, count }
+            }
+            other => other,
+        })?;
+        let Header { metadata, tensors } = Header::read(bytes.as_slice(), &file)?;
+        Part::of(&metadata)?.expect(part, &file)?;
+        self.add_file(bytes, tensors, &file)
+    }
+
+    fn add_file(&mut self, bytes: FileBytes, tensors: Vec<TensorRecord>, file: &str) -> Result<()> {
+        for record in tensors {
+            if self.index.insert(Arc::clone(&record.name), self.tensors.len()).is_some() {
+                return Err(Error::DuplicateTensor { file: file.to_owned(), tensor: record.name.to_string() });
+            }
+            self.tensors.push(PlacedTensor { file: self.files.len(), record });
+        }
+        self.files.push(bytes);
+        Ok(())
+    }
+
+    fn check_tensor_count(&self, file: &str) -> Result<()> {
+        let found = self.tensors.len() as u64;
+        match self.metadata.get_u64("split.tensors.count")? {
+            Some(declared) if declared != found => {
+                Err(Error::SplitTensorCount { file: file.to_owned(), found, declared })
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// The name of the (first) file, without its folder.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// The metadata; of a split model, those of the first part.
+    pub fn metadata(&self) -> &Metadata {
+        &self.metadata
+    }
+
+    /// The value of `general.architecture`, such as `qwen35`.
+    pub fn architecture(&self) -> Result<&str> {
+        self.metadata.require_str("general.architecture")
+    }
+
+    /// All tensors, in the order of the file.
+    pub fn tensors(&self) -> impl ExactSizeIterator<Item = Tensor<'_>> {
+        self.tensors.iter().map(|placed| self.lend(placed))
+    }
+
+    /// The tensor called `name`, in constant time.
+    pub fn tensor(&self, name: &str) -> Option<Tensor<'_>> {
+        self.index.get(name).map(|&at| self.lend(&self.tensors[at]))
+    }
+
+    /// The tensor called `name`, for one that must be there.
+    pub fn require_tensor(&self, name: &str) -> Result<Tensor<'_>> {
+        self.tensor(name).ok_or_else(|| Error::MissingTensor { file: self.name.clone(), tensor: name.to_owned() })
+    }
+
+    /// The tensor called `name`, for one that must be there and have this shape.
+    pub fn require_shaped(&self, name: &str, wanted: Shape) -> Result<Tensor<'_>> {
+        let tensor = self.require_tensor(name)?;
+        if tensor.shape == wanted {
+            return Ok(tensor);
+        }
+        Err(Error::WrongShape { file: self.name.as_str().into(), tensor: name.into(), found: tensor.shape, wanted })
+    }
+
+    /// The length of all files together.
+    pub fn file_bytes(&self) -> u64 {
+        self.files.iter().map(|bytes| bytes.as_slice().len() as u64).sum()
+    }
+
+    /// The length of all tensors together, without headers and padding.
+    pub fn tensor_bytes(&self) -> u64 {
+        self.tensors.iter().map(|placed| placed.record.data.len() as u64).sum()
+    }
+
+    fn lend<'a>(&'a self, placed: &'a PlacedTensor) -> Tensor<'a> {
+        let TensorRecord { name, kind, shape, data } = &placed.record;
+        let bytes = self.files[placed.file].as_slice();
+        Tensor { name, kind: *kind, shape: *shape, data: &bytes[data.clone()] }
+    }
+}
+
+impl std::fmt::Debug for Gguf {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Gguf({:?}, {} files, {} tensors)", self.name, self.files.len(), self.tensors.len())
+    }
+}

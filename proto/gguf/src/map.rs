@@ -1,0 +1,46 @@
+//! Where the bytes of a file are: mapped from the disk, or in memory already.
+#![expect(unsafe_code, reason = "mapping a file is unsafe because others may change it")]
+
+use std::{borrow::Cow, fs, fs::File, io, path::Path};
+
+use memmap2::Mmap;
+
+use crate::{Error, Result};
+
+/// The bytes of one file.
+///
+/// A mapped file is not copied; its pages are read when first touched. Nobody may shorten or rewrite it meanwhile:
+/// touching a page beyond a shortened file's end kills the process (SIGBUS), and rewritten weights are silently other
+/// weights. Replace a model by writing a new file and renaming it over the old one, which leaves the map intact.
+pub(crate) enum FileBytes {
+    Mapped(Mmap),
+    Memory(Cow<'static, [u8]>),
+}
+
+impl FileBytes {
+    /// Maps the file at `path`, which must be a regular file (a pipe or a device could block forever).
+    pub(crate) fn map(path: &Path) -> Result<FileBytes> {
+        let io_error = |source: io::Error| Error::Io { file: path.display().to_string(), source };
+        let found = fs::metadata(path).map_err(io_error)?;
+        if !found.is_file() {
+            return Err(Error::NotAFile { file: path.display().to_string() });
+        }
+        if found.len() == 0 {
+            // An empty file cannot be mapped everywhere.
+            return Ok(FileBytes::Memory(Cow::Borrowed(&[])));
+        }
+        let file = File::open(path).map_err(io_error)?;
+        // SAFETY: the map is read-only and private to this value, which outlives every slice lent from it. That no
+        // other process changes the file is the documented duty of whoever runs the program; all that parsing relies
+        // on for its own memory accesses is copied out of the map before it is checked.
+        let map = unsafe { Mmap::map(&file) }.map_err(io_error)?;
+        Ok(FileBytes::Mapped(map))
+    }
+
+    pub(crate) fn as_slice(&self) -> &[u8] {
+        match self {
+            FileBytes::Mapped(map) => map,
+            FileBytes::Memory(bytes) => bytes,
+        }
+    }
+}

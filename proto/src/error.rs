@@ -1,0 +1,73 @@
+//! What can be wrong with bytes that came from another process.
+
+/// An error of reading a frame.
+#[derive(Debug, thiserror::Error, PartialEq, Eq)]
+pub enum Error {
+    /// Fewer bytes than a header.
+    #[error("a frame of {found} bytes is shorter than its header of {header} bytes")]
+    Short {
+        /// Bytes there are.
+        found: usize,
+        /// Bytes of a header.
+        header: usize,
+    },
+    /// Not one of our frames.
+    #[error("the frame begins with {found:#010x}, not with {expected:#010x}")]
+    Magic {
+        /// What it begins with.
+        found: u32,
+        /// What it should begin with.
+        expected: u32,
+    },
+    /// Another version of the protocol.
+    #[error(
+        "the frame has version {found}, this program speaks version {expected}: run the same release on every host"
+    )]
+    Version {
+        /// The sender's.
+        found: u16,
+        /// Ours.
+        expected: u16,
+    },
+    /// A kind of frame that does not exist.
+    #[error("the frame has kind {found}, which does not exist")]
+    Kind {
+        /// The number.
+        found: u16,
+    },
+    /// The lengths in the header and the bytes there are disagree.
+    #[error("the frame's header announces {announced} bytes, but {found} are there")]
+    Length {
+        /// By the header.
+        announced: u64,
+        /// Really.
+        found: u64,
+    },
+    /// Larger than any frame may be.
+    #[error("the frame announces {announced} bytes, the limit is {limit}")]
+    TooLarge {
+        /// By the header.
+        announced: u64,
+        /// The most allowed.
+        limit: u64,
+    },
+    /// The description of the step cannot be read.
+    #[error("the frame's description cannot be read: {reason}")]
+    Description {
+        /// What the decoder says.
+        reason: String,
+    },
+    /// Activations that are not whole rows.
+    #[error("{bytes} bytes of activations are not {rows} rows of {width} f32 values")]
+    Rows {
+        /// Bytes there are.
+        bytes: usize,
+        /// Rows the header says.
+        rows: u32,
+        /// Values per row the header says.
+        width: u32,
+    },
+}
+
+/// A result with this crate's error.
+pub type Result<T> = std::result::Result<T, Error>;

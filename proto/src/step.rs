@@ -1,0 +1,186 @@
+//! Steps: micro-batches that travel the row of stages together, and what comes back of them.
+
+use serde::{Deserialize, Serialize};
+
+use crate::ids::{Epoch, PageId, SessionId, Slot, StepId};
+use crate::sampling::SamplingSettings;
+
+/// The chunks of several sessions that every stage runs together, and the memory operations before them.
+///
+/// Every stage sees the same steps in the same order, so memory operations need no locks: a page that a
+/// step releases may be granted by the next.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Step {
+    /// The placement it belongs to.
+    pub epoch: Epoch,
+    /// Its number.
+    pub id: StepId,
+    /// Applied in order before the chunks run.
+    pub operations: Vec<Operation>,
+    /// Run together; at most one chunk per session.
+    pub chunks: Vec<Chunk>,
+}
+
+/// Work on every stage's memory, and at the tail on its sampling state.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub enum Operation {
+    /// A session begins: its slot's state is zeroed, its page table is empty.
+    Open {
+        /// Whose.
+        session: SessionId,
+        /// Where its recurrent state lives.
+        slot: Slot,
+        /// How the tail chooses tokens.
+        sampling: Box<SamplingSettings>,
+    },
+    /// Appends pages to a session's page table.
+    Grant {
+        /// Whose.
+        session: SessionId,
+        /// In order.
+        pages: Vec<PageId>,
+    },
+    /// A session ends: slot and page table are forgotten. The coordinator may reuse both at once.
+    Close {
+        /// Whose.
+        session: SessionId,
+    },
+    /// Copies a page in every attention layer.
+    CopyPage {
+        /// From this page.
+        from: PageId,
+        /// To this page.
+        to: PageId,
+    },
+    /// Copies a state: takes or restores a snapshot.
+    CopyState {
+        /// From this slot.
+        from: Slot,
+        /// To this slot.
+        to: Slot,
+    },
+}
+
+/// Consecutive tokens of one session that run in one step.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Chunk {
+    /// Whose.
+    pub session: SessionId,
+    /// How many of the session's tokens came before.
+    pub start: u32,
+    /// What the rows are.
+    pub input: ChunkInput,
+    /// What is wanted of the last row.
+    pub wanted: Wanted,
+    /// The session was cancelled: the chunk travels on, but nobody computes it any more.
+    pub void: bool,
+}
+
+/// The rows of a chunk.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub enum ChunkInput {
+    /// Tokens at consecutive positions.
+    Tokens(Vec<u32>),
+    /// Vectors in place of token embeddings, with four-component positions; they travel as the frame's rows.
+    Rows {
+        /// One per row: time, height, width, and a fourth that is 0.
+        positions: Vec<[u32; 4]>,
+    },
+    /// One row: the token that the tail sampled for this session in an earlier step. Lets a step be sent before
+    /// the result of the one before it is back.
+    Sampled {
+        /// The step whose result it is.
+        step: StepId,
+    },
+}
+
+impl ChunkInput {
+    /// How many rows.
+    pub fn rows(&self) -> usize {
+        match self {
+            Self::Tokens(tokens) => tokens.len(),
+            Self::Rows { positions } => positions.len(),
+            Self::Sampled { .. } => 1,
+        }
+    }
+}
+
+/// What the tail makes of a chunk's last row.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Wanted {
+    /// Nothing: more of the prompt follows.
+    Nothing,
+    /// The next token.
+    Sample,
+    /// The hidden row after the last norm, as an embedding.
+    Vector,
+}
+
+/// The results of a step, from the tail to the coordinator.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct StepDone {
+    /// As in the step.
+    pub epoch: Epoch,
+    /// As in the step.
+    pub step: StepId,
+    /// One per chunk, in order.
+    pub results: Vec<ChunkResult>,
+    /// What each stage took, in row order.
+    pub times: Vec<StageTime>,
+}
+
+/// The time one stage spent on a step.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct StageTime {
+    /// Microseconds of computing.
+    pub busy: u64,
+}
+
+/// What became of one chunk.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct ChunkResult {
+    /// Whose.
+    pub session: SessionId,
+    /// What came out.
+    pub outcome: Outcome,
+}
+
+/// The outcome of a chunk.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub enum Outcome {
+    /// Its keys, values and states are stored; nothing else was wanted.
+    Stored,
+    /// The next token.
+    Sampled(SampledToken),
+    /// The hidden row.
+    Vector(Vec<f32>),
+    /// Cancelled before it was computed.
+    Void,
+}
+
+/// A token that the tail chose.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct SampledToken {
+    /// Its id.
+    pub token: u32,
+    /// Its log probability and the most probable tokens', where asked for.
+    pub logprobs: Option<Box<Logprobs>>,
+}
+
+/// Log probabilities of one position, before temperature and filters.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Logprobs {
+    /// Of the chosen token.
+    pub chosen: f32,
+    /// The most probable tokens, most probable first.
+    pub top: Vec<TokenLogprob>,
+}
+
+/// A token and its log probability.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+pub struct TokenLogprob {
+    /// The token.
+    pub token: u32,
+    /// Natural logarithm of its probability.
+    pub logprob: f32,
+}

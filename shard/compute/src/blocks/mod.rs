@@ -1,0 +1,1 @@
+//! Layouts of the tensor types of a model file.

@@ -1,0 +1,173 @@
+//! What a device must do: load a stage program, keep its memories, and run it.
+//!
+//! [`Device`] is the factory (a CPU with some threads, a GPU), [`LoadedStage`] a program with its weights and
+//! memories in place. Nothing above this trait knows how weights, activations or pages are stored.
+
+use std::ops::Range;
+
+use paceline_gguf::{Gguf, KvType};
+
+use crate::Result;
+use crate::program::{Buffer, Program};
+
+/// The token id of a row that came as a vector instead (see [`StepInputs::vectors`]).
+pub const NO_TOKEN: u32 = u32::MAX;
+
+/// How much memory a stage reserves when it loads. Nothing grows later.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct MemorySpec {
+    /// Tokens per page.
+    pub page_tokens: usize,
+    /// Pages of keys and values, in every attention layer.
+    pub pages: usize,
+    /// State slots in every recurrent layer: one per running session, more for snapshots.
+    pub slots: usize,
+    /// How keys are stored.
+    pub key_type: KvType,
+    /// How values are stored.
+    pub value_type: KvType,
+    /// The most rows (tokens) of one step.
+    pub rows: usize,
+    /// The most rows of one step whose results are wanted.
+    pub wanted: usize,
+}
+
+/// Bytes that a loaded stage occupies.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct MemoryUse {
+    /// Weights as stored on the device.
+    pub weights: u64,
+    /// Keys and values.
+    pub pages: u64,
+    /// Recurrent memories.
+    pub states: u64,
+    /// Buffers and scratch space.
+    pub buffers: u64,
+}
+
+/// Consecutive rows of one session in a step.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ChunkRows<'a> {
+    /// First row of the chunk in the step; chunks follow one another without gaps.
+    pub first_row: usize,
+    /// How many rows.
+    pub rows: usize,
+    /// How many tokens of the session came before: the first row's index in its sequence.
+    pub start: usize,
+    /// The session's state slot.
+    pub slot: usize,
+    /// The session's pages: token `t` lies in `pages[t / page_tokens]`.
+    pub pages: &'a [u32],
+}
+
+/// All that changes from step to step: uploaded once, read by every operation.
+#[derive(Debug, Clone, Copy)]
+pub struct StepInputs<'a> {
+    /// The chunks, in row order.
+    pub chunks: &'a [ChunkRows<'a>],
+    /// First stage: one token id per row, or [`NO_TOKEN`]. Other stages: empty.
+    pub tokens: &'a [u32],
+    /// First stage: the rows without a token, in order. Other stages: all rows of the residual stream.
+    pub vectors: &'a [f32],
+    /// Each row's position, four components (text: `[p, p, p, 0]`).
+    pub positions: &'a [[u32; 4]],
+    /// Rows whose results are wanted, ascending.
+    pub wanted: &'a [u32],
+}
+
+impl StepInputs<'_> {
+    /// Rows in the step.
+    pub fn rows(&self) -> usize {
+        self.positions.len()
+    }
+}
+
+/// Work on a stage's memories, ordered with the steps.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum MemoryOperation {
+    /// Zeroes a state slot in every recurrent layer: a sequence begins.
+    ClearState {
+        /// The slot.
+        slot: usize,
+    },
+    /// Copies a state slot in every recurrent layer: a snapshot is taken or restored.
+    CopyState {
+        /// From this slot.
+        from: usize,
+        /// To this slot.
+        to: usize,
+    },
+    /// Copies a page in every attention layer.
+    CopyPage {
+        /// From this page.
+        from: u32,
+        /// To this page.
+        to: u32,
+    },
+}
+
+/// What a device is, for tables and errors.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Description {
+    /// `cpu`, `cuda:0`.
+    pub name: String,
+    /// What kernels it runs: `avx512, 2 threads`.
+    pub detail: String,
+}
+
+/// A place where stages can be loaded.
+pub trait Device: Send + Sync {
+    /// What it is.
+    fn describe(&self) -> Description;
+
+    /// Loads the program's weights from `model`, reserves its memories, and makes it ready to run.
+    /// `progress` is called with the bytes of each tensor read from the file.
+    ///
+    /// # Errors
+    /// A tensor that is missing or has the wrong shape; memory that cannot be had.
+    fn load(
+        &self,
+        program: Program,
+        model: &Gguf,
+        memory: MemorySpec,
+        progress: &mut dyn FnMut(u64),
+    ) -> Result<Box<dyn LoadedStage>>;
+}
+
+/// A stage program with its weights and memories on a device.
+pub trait LoadedStage: Send {
+    /// The program it runs.
+    fn program(&self) -> &Program;
+
+    /// Bytes it occupies.
+    fn memory_use(&self) -> MemoryUse;
+
+    /// Applies one memory operation, after all steps run before it.
+    ///
+    /// # Errors
+    /// A slot or page that does not exist.
+    fn apply(&mut self, operation: MemoryOperation) -> Result<()>;
+
+    /// Runs the program for one step.
+    ///
+    /// # Errors
+    /// Inputs that do not fit the reserved memory or one another; nothing is changed then.
+    fn run(&mut self, inputs: &StepInputs<'_>) -> Result<()>;
+
+    /// Reads rows of a buffer as the last step left them, `(rows.len(), width)` into `into`.
+    ///
+    /// # Errors
+    /// Rows that the last step did not have.
+    fn read(&mut self, buffer: Buffer, rows: Range<usize>, into: &mut [f32]) -> Result<()>;
+
+    /// Runs a step and calls `observe` after every operation with its index in the program, when all
+    /// buffers can be read. For tests that compare layer by layer.
+    ///
+    /// # Errors
+    /// As [`LoadedStage::run`].
+    fn run_observed(
+        &mut self,
+        inputs: &StepInputs<'_>,
+        observe: &mut dyn FnMut(usize, &dyn Fn(Buffer) -> Vec<f32>),
+    ) -> Result<()>;
+}

@@ -1,0 +1,56 @@
+//! What can be wrong with a model that an architecture records.
+
+use std::ops::Range;
+
+/// An error of recording a stage program.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// The file's architecture has no recorder.
+    #[error("architecture {name:?} is not supported; supported are {known}")]
+    UnknownArchitecture {
+        /// What the file says.
+        name: String,
+        /// What there is.
+        known: String,
+    },
+    /// A setting has a value that the architecture cannot have.
+    #[error("{key} is {value}; {expected}")]
+    BadSetting {
+        /// Its key in the file, or the flag that overrides it.
+        key: String,
+        /// Its value.
+        value: String,
+        /// What it must be.
+        expected: String,
+    },
+    /// The stage's layers are needed, but the file lacks one of their tensors.
+    #[error("tensor {tensor:?} is missing from the model file")]
+    MissingTensor {
+        /// Its name.
+        tensor: String,
+    },
+    /// A tensor of the stage's layers that the architecture does not know: without it the results would be wrong.
+    #[error("architecture {architecture} does not use tensor {tensor:?}; the file needs a newer version")]
+    UnusedTensor {
+        /// The architecture.
+        architecture: String,
+        /// The tensor's name.
+        tensor: String,
+    },
+    /// The stage asks for layers that the model does not have, or for an end that it does not hold.
+    #[error("layers {layers:?} {problem}; the model has layers 0..{count}")]
+    Layers {
+        /// The stage's layers.
+        layers: Range<usize>,
+        /// What is wrong with them.
+        problem: &'static str,
+        /// How many layers the model has.
+        count: usize,
+    },
+    /// The model file itself is wrong.
+    #[error(transparent)]
+    Model(#[from] paceline_gguf::Error),
+}
+
+/// A result with this crate's error.
+pub type Result<T> = std::result::Result<T, Error>;

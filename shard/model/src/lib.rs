@@ -1,0 +1,85 @@
+//! Model architectures, recorded once as stage programs.
+//!
+//! Read [`record`] first: it turns a model file and a range of layers into a [`Program`]. Each architecture is one
+//! short file that reads like the paper; what several of them really share (attention, the delta net, feed-forward
+//! networks, rotary positions) has a file of its own. This crate must never know which device runs a program, nor
+//! of sessions, steps or sockets.
+
+use std::ops::Range;
+
+use paceline_compute::program::Program;
+use paceline_gguf::Gguf;
+
+mod attention;
+mod delta_net;
+mod error;
+mod feed_forward;
+mod llama;
+mod qwen3;
+mod qwen35;
+mod qwen35moe;
+mod qwen3moe;
+mod recorder;
+mod rope;
+mod settings;
+#[cfg(test)]
+mod tests;
+
+pub use error::{Error, Result};
+pub use rope::{Overrides, RopeScaling};
+
+use settings::Settings;
+
+/// Which part of a model a stage holds.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct StageLayers {
+    /// Its layers, counted from the model's first. Blocks for multi-token prediction are not among them.
+    pub layers: Range<usize>,
+    /// Does it look up embeddings? Only the stage with layer 0 can.
+    pub first: bool,
+    /// Does it compute the final norm and the logits? Only the stage with the last layer can.
+    pub last: bool,
+}
+
+impl StageLayers {
+    /// The part of a model of `count` layers that holds `layers`: first and last follow from the range.
+    pub fn of(layers: Range<usize>, count: usize) -> StageLayers {
+        StageLayers { first: layers.start == 0, last: layers.end == count, layers }
+    }
+}
+
+/// Records an architecture's program for a part of a model.
+type Record = fn(&Settings<'_>, &StageLayers) -> Result<Program>;
+
+/// Every architecture, by the name that files give it.
+const ARCHITECTURES: [(&str, Record); 5] = [
+    ("llama", llama::record),
+    ("qwen3", qwen3::record),
+    ("qwen3moe", qwen3moe::record),
+    ("qwen35", qwen35::record),
+    ("qwen35moe", qwen35moe::record),
+];
+
+/// Records what a stage with these layers of `model` computes, as the file says.
+///
+/// # Errors
+/// An unknown architecture, settings that are missing or contradict one another, missing tensors, tensors of the
+/// stage's layers that the architecture does not use, and layers that the model does not have.
+pub fn record(model: &Gguf, stage: &StageLayers) -> Result<Program> {
+    record_with(model, stage, &Overrides::default())
+}
+
+/// Records as [`record`] does, with some of the file's settings replaced.
+///
+/// # Errors
+/// As [`record`]; overrides that are not positive numbers.
+pub fn record_with(model: &Gguf, stage: &StageLayers, overrides: &Overrides) -> Result<Program> {
+    let name = model.metadata().string("general.architecture")?;
+    let (_, record) =
+        ARCHITECTURES.iter().find(|(known, _)| *known == name).ok_or_else(|| Error::UnknownArchitecture {
+            name: name.to_owned(),
+            known: ARCHITECTURES.map(|(known, _)| known).join(", "),
+        })?;
+    let settings = Settings::read(model, overrides)?;
+    record(&settings, stage)
+}

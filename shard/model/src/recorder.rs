@@ -1,0 +1,196 @@
+//! The pen that architectures write with: scratch buffers by name, weights by their place in a layer, and the ends
+//! that all architectures share (embeddings, residual stream, final norm and head).
+
+use std::collections::HashSet;
+use std::ops::Range;
+
+use paceline_compute::program::{Buffer, Op, Product, Program, RowSpace, Weight, WeightSpec, WeightUse};
+
+use crate::settings::Settings;
+use crate::{Error, Result, StageLayers};
+
+/// The table of token embeddings, which is also the head of models without one of their own.
+const EMBEDDINGS: &str = "token_embd.weight";
+
+/// A program in the making.
+pub(crate) struct Recorder<'a> {
+    settings: &'a Settings<'a>,
+    stage: &'a StageLayers,
+    program: Program,
+    stream: Buffer,
+    layer: Option<usize>,
+}
+
+impl<'a> Recorder<'a> {
+    /// Begins a program: the residual stream `(rows, width)`, filled from the embeddings on the first stage.
+    pub(crate) fn begin(settings: &'a Settings<'a>, stage: &'a StageLayers) -> Result<Recorder<'a>> {
+        check_layers(stage, settings.layers)?;
+        let mut program = Program { embeds: stage.first, ..Program::default() };
+        let stream = program.buffer("stream", settings.width, RowSpace::Step);
+        program.stream = Some(stream);
+        let mut recorder = Recorder { settings, stage, program, stream, layer: None };
+        if stage.first {
+            let table = recorder.global(EMBEDDINGS, WeightUse::Table)?;
+            recorder.record("model.input_embed", Op::Embed { table, output: stream });
+        }
+        Ok(recorder)
+    }
+
+    /// Ends a program; on the last stage with the final norm and the logits of the wanted rows.
+    pub(crate) fn finish(mut self) -> Result<Program> {
+        self.layer = None;
+        if self.stage.last {
+            self.head()?;
+        }
+        self.refuse_unused_tensors()?;
+        Ok(self.program)
+    }
+
+    /// `logits = head · norm(stream)` for the wanted rows.
+    fn head(&mut self) -> Result<()> {
+        let has_own = self.settings.model.tensor("output.weight").is_some();
+        let name = if has_own { "output.weight" } else { EMBEDDINGS };
+        let vocabulary = self.settings.tensor(name)?.shape.rows();
+        let norm = self.global("output_norm.weight", WeightUse::Vector)?;
+        let head = self.global(name, WeightUse::Matrix)?;
+
+        let gathered = self.program.buffer("gathered", self.settings.width, RowSpace::Wanted);
+        let hidden = self.program.buffer("result_norm", self.settings.width, RowSpace::Wanted);
+        let logits = self.program.buffer("result_output", vocabulary, RowSpace::Wanted);
+        self.record("gathered", Op::Gather { input: self.stream, output: gathered });
+        let epsilon = self.settings.epsilon;
+        self.record("result_norm", Op::Norm { input: gathered, weight: norm, epsilon, output: hidden });
+        self.linear("result_output", hidden, vec![Product { weight: head, output: logits, add: false }]);
+        self.program.hidden = Some(hidden);
+        self.program.logits = Some(logits);
+        Ok(())
+    }
+
+    /// What follows belongs to this layer.
+    pub(crate) fn enter(&mut self, layer: usize) {
+        self.layer = Some(layer);
+    }
+
+    /// The residual stream `(rows, width)`.
+    pub(crate) fn stream(&self) -> Buffer {
+        self.stream
+    }
+
+    /// The program so far, for memories.
+    pub(crate) fn program(&mut self) -> &mut Program {
+        &mut self.program
+    }
+
+    /// A scratch buffer `(rows, width)`, the same for all layers that ask for the same one.
+    pub(crate) fn scratch(&mut self, name: &'static str, width: usize) -> Buffer {
+        let known = |spec: &paceline_compute::program::BufferSpec| {
+            (spec.name, spec.width, spec.rows) == (name, width, RowSpace::Step)
+        };
+        match self.program.buffers.iter().position(known) {
+            Some(index) => Buffer(u16::try_from(index).expect("buffers are numbered in 16 bits")),
+            None => self.program.buffer(name, width, RowSpace::Step),
+        }
+    }
+
+    /// Does this layer have the tensor?
+    pub(crate) fn has(&self, suffix: &str) -> bool {
+        self.settings.model.tensor(&self.tensor_name(suffix)).is_some()
+    }
+
+    /// A matrix of this layer.
+    pub(crate) fn matrix(&mut self, suffix: &str) -> Result<Weight> {
+        self.weight(self.tensor_name(suffix), WeightUse::Matrix, None)
+    }
+
+    /// Some rows of a matrix of this layer that several matrices were fused into.
+    pub(crate) fn matrix_rows(&mut self, suffix: &str, rows: Range<usize>) -> Result<Weight> {
+        self.weight(self.tensor_name(suffix), WeightUse::Matrix, Some(rows))
+    }
+
+    /// This layer's matrices of all experts, or some rows of each.
+    pub(crate) fn experts(&mut self, suffix: &str, rows: Option<Range<usize>>) -> Result<Weight> {
+        self.weight(self.tensor_name(suffix), WeightUse::Experts, rows)
+    }
+
+    /// A vector (or small `f32` matrix) of this layer.
+    pub(crate) fn vector(&mut self, suffix: &str) -> Result<Weight> {
+        self.weight(self.tensor_name(suffix), WeightUse::Vector, None)
+    }
+
+    /// A tensor outside the layers.
+    pub(crate) fn global(&mut self, name: &str, usage: WeightUse) -> Result<Weight> {
+        self.weight(name.to_owned(), usage, None)
+    }
+
+    fn weight(&mut self, tensor: String, usage: WeightUse, rows: Option<Range<usize>>) -> Result<Weight> {
+        self.settings.tensor(&tensor)?;
+        Ok(self.program.weight(WeightSpec { tensor, usage, rows }))
+    }
+
+    fn tensor_name(&self, suffix: &str) -> String {
+        let layer = self.layer.expect("layer tensors are asked for inside a layer");
+        format!("blk.{layer}.{suffix}")
+    }
+
+    /// Appends an operation of this layer.
+    pub(crate) fn record(&mut self, name: &'static str, op: Op) {
+        self.program.record(name, self.layer, op);
+    }
+
+    /// Appends matrix products that share an input.
+    pub(crate) fn linear(&mut self, name: &'static str, input: Buffer, products: Vec<Product>) {
+        self.record(name, Op::Linear { input, products });
+    }
+
+    /// Appends `stream += weight · input`, the end of every residual branch.
+    pub(crate) fn add_to_stream(&mut self, name: &'static str, weight: Weight, input: Buffer) {
+        self.linear(name, input, vec![Product { weight, output: self.stream, add: true }]);
+    }
+
+    /// Appends the norm of the residual stream that begins every residual branch; `(rows, width)`.
+    pub(crate) fn norm_of_stream(&mut self, name: &'static str, suffix: &str) -> Result<Buffer> {
+        let weight = self.vector(suffix)?;
+        let output = self.scratch("normed", self.settings.width);
+        let epsilon = self.settings.epsilon;
+        self.record(name, Op::Norm { input: self.stream, weight, epsilon, output });
+        Ok(output)
+    }
+
+    /// A tensor that was not understood (a bias, a scale) would make the results wrong without a sign.
+    fn refuse_unused_tensors(&self) -> Result<()> {
+        let used: HashSet<&str> = self.program.weights.iter().map(|spec| spec.tensor.as_str()).collect();
+        let layer_of = |name: &str| name.strip_prefix("blk.")?.split('.').next()?.parse().ok();
+        let unused = self.settings.model.tensors().find(|tensor| {
+            layer_of(tensor.name).is_some_and(|layer: usize| self.stage.layers.contains(&layer))
+                && !used.contains(tensor.name)
+        });
+        match unused {
+            None => Ok(()),
+            Some(tensor) => Err(Error::UnusedTensor {
+                architecture: self.settings.architecture.clone(),
+                tensor: tensor.name.to_owned(),
+            }),
+        }
+    }
+}
+
+/// A product that replaces its output.
+pub(crate) fn product(weight: Weight, output: Buffer) -> Product {
+    Product { weight, output, add: false }
+}
+
+fn check_layers(stage: &StageLayers, count: usize) -> Result<()> {
+    let Range { start, end } = stage.layers;
+    let problem = if start > end {
+        "are no range"
+    } else if end > count {
+        "do not exist"
+    } else if stage.first && start != 0 {
+        "cannot follow the embeddings"
+    } else if stage.last && end != count {
+        "cannot precede the final norm"
+    } else {
+        return Ok(());
+    };
+    Err(Error::Layers { layers: stage.layers.clone(), problem, count })
+}

@@ -1,0 +1,1 @@
+//! Sampling at the tail: penalties, filters, random numbers, logprobs.

@@ -1,0 +1,1 @@
+//! The shard actor and its stage loop.

@@ -1,0 +1,1 @@
+//! Whole-system tests: golden data, exactness, clients, bad inputs.
