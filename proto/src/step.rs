@@ -156,6 +156,8 @@ pub enum Outcome {
     Vector(Vec<f32>),
     /// Cancelled before it was computed.
     Void,
+    /// No token can be chosen for this session; others are not concerned.
+    Failed(String),
 }
 
 /// A token that the tail chose.

@@ -1,1 +1,20 @@
-//! The shard actor and its stage loop.
+//! The shard actor and its stage loop: one range of layers on one device.
+//!
+//! Read [`Stage`] first: a frame goes in, a frame for the next stage or the step's results come out. [`worker`]
+//! runs it on its own thread between two links, and [`actor::ShardActor`] controls that thread. A shard never
+//! schedules, never knows a prompt from an answer, and never imports the coordinator.
+
+pub mod actor;
+mod error;
+mod feedback;
+mod open_sessions;
+mod rows;
+mod sessions;
+mod stage;
+mod tail;
+pub mod worker;
+
+pub use error::{Error, Result};
+pub use feedback::{Feedback, feedback};
+pub use open_sessions::OpenSessions;
+pub use stage::{Passed, Place, Stage};

@@ -1,1 +1,10 @@
 //! Whole-system tests: golden data, exactness, clients, bad inputs.
+//!
+//! The tests are in `tests/`; this library is what they share. [`model_run::ModelRun`] runs a model on any split of
+//! its layers, [`models`] finds or draws the models, [`golden`] reads the reference's results and compares.
+
+pub mod golden;
+pub mod model_run;
+pub mod models;
+pub mod npy;
+pub mod random;

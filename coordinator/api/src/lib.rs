@@ -1,1 +1,31 @@
-//! The HTTP API.
+//! The HTTP API: requests in the shapes that clients of OpenAI know, answers as JSON or as a stream of events.
+//!
+//! Read [`serve`] first. A request is read ([`ApiConfig`] has the limits), checked, and turned into one session of
+//! the engine for each answer wanted; what the sessions say is told in the shape that was asked for. A client that
+//! leaves takes its sessions with it, wherever they are. This crate knows nothing of steps, pages or shards.
+
+mod access;
+mod answers;
+mod chat;
+mod completions;
+mod config;
+mod error;
+mod head;
+mod json;
+mod logprobs;
+mod models;
+mod observe;
+mod prompt;
+mod server;
+mod settings;
+mod sse;
+mod status;
+mod tokenize;
+mod transcript;
+mod unserved;
+mod usage;
+
+pub use access::ApiKeys;
+pub use config::{ApiConfig, Defaults};
+pub use error::{Error, Result};
+pub use server::serve;

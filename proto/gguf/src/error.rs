@@ -27,7 +27,10 @@ pub enum Error {
     UnsupportedVersion { file: String, version: u32 },
 
     // The header as bytes.
-    #[error("{file}: ends inside the {what} at byte {at}: {needed} bytes needed, the file has {length} in all; is the download complete?")]
+    #[error(
+        "{file}: ends inside the {what} at byte {at}: {needed} bytes needed, the file has {length} in all; \
+         is the download complete?"
+    )]
     Truncated { file: String, what: &'static str, at: u64, needed: u64, length: u64 },
     #[error("{file}: the {what} at byte {at} would make the header longer than the limit of {limit} bytes")]
     HeaderTooLarge { file: String, what: &'static str, at: u64, limit: u64 },
@@ -59,11 +62,16 @@ pub enum Error {
     TensorTooLarge { file: String, tensor: String, dims: Vec<u64> },
     #[error("{file}: a row of tensor {tensor:?} has {columns} elements, {kind} needs a multiple of {block_len}")]
     RowNotWholeBlocks { file: String, tensor: String, columns: u64, kind: &'static str, block_len: u64 },
-    #[error("{file}: tensor {tensor:?} is of type {kind} (id {type_id}), which is not supported; use another quantization")]
+    #[error(
+        "{file}: tensor {tensor:?} is of type {kind} (id {type_id}), which is not supported; use another quantization"
+    )]
     UnsupportedTensorType { file: String, tensor: String, kind: &'static str, type_id: u32 },
     #[error("{file}: tensor {tensor:?} is at offset {offset}, which is not a multiple of the alignment {alignment}")]
     Misaligned { file: String, tensor: String, offset: u64, alignment: u64 },
-    #[error("{file}: tensor {tensor:?} needs {bytes} bytes at offset {offset} of the data, the file has {length} in all; is the download complete?")]
+    #[error(
+        "{file}: tensor {tensor:?} needs {bytes} bytes at offset {offset} of the data, the file has {length} in all; \
+         is the download complete?"
+    )]
     TensorOutOfBounds { file: String, tensor: String, offset: u64, bytes: u64, length: u64 },
     #[error("{file}: tensors {first:?} and {second:?} overlap by {bytes} bytes")]
     Overlap { file: String, first: String, second: String, bytes: u64 },
@@ -71,7 +79,9 @@ pub enum Error {
     // Split models.
     #[error("{file}: part {number} of {count} of a split model; open the first part, the others are found from it")]
     NotFirstPart { file: String, number: u64, count: u64 },
-    #[error("{file}: the first of {count} parts must be named NAME-00001-of-{count:05}.gguf, for the others to be found")]
+    #[error(
+        "{file}: the first of {count} parts must be named NAME-00001-of-{count:05}.gguf, for the others to be found"
+    )]
     PartName { file: String, count: u64 },
     #[error("{file}: the model has {count} parts, but it was given as one piece of memory")]
     SplitInMemory { file: String, count: u64 },
@@ -97,6 +107,8 @@ pub enum Error {
     UnknownArchitecture { file: String, architecture: String, known: String },
     #[error("{file}: key {key:?} is {value}, {reason}")]
     Hyperparameter { file: String, key: String, value: u64, reason: &'static str },
+    #[error("{file}: key {key:?} says {declared} blocks, the file has tensors of {found}, numbered up to {last}")]
+    BlockCount { file: String, key: String, declared: usize, found: usize, last: usize },
 
     // Key and value types.
     #[error("{given:?} is not a key or value type; known are {known}")]

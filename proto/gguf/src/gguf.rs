@@ -1,6 +1,9 @@
 //! An open model: one file, or all parts of a split one.
 
-use std::{borrow::Cow, collections::HashMap, io, path::Path, sync::Arc};
+#[cfg(test)]
+mod tests;
+
+use std::{borrow::Cow, collections::HashMap, fmt, io, path::Path, sync::Arc};
 
 use crate::{
     Error, Metadata, Result, Shape, Tensor,
@@ -16,6 +19,19 @@ use crate::{
 ///
 /// The files must not be shortened or rewritten while they are open: reading a page that is gone kills the process
 /// (SIGBUS). To replace a model write a new file and rename it over the old one.
+///
+/// ```
+/// use paceline_gguf::{Gguf, Shape, TensorType, testing::GgufWriter};
+///
+/// let mut writer = GgufWriter::new();
+/// writer.metadata("general.architecture", "llama");
+/// writer.tensor("output_norm.weight", TensorType::F32, &[2], vec![0; 8]);
+///
+/// let gguf = Gguf::from_vec(writer.to_vec(), "example.gguf")?;
+/// assert_eq!(gguf.architecture()?, "llama");
+/// assert_eq!(gguf.require_tensor("output_norm.weight")?.shape, Shape::from([2]));
+/// # Ok::<(), paceline_gguf::Error>(())
+/// ```
 pub struct Gguf {
     name: String,
     files: Vec<FileBytes>,
@@ -113,6 +129,11 @@ impl Gguf {
         &self.name
     }
 
+    /// What errors call the (first) file: its path.
+    pub(crate) fn file(&self) -> &str {
+        self.metadata.file()
+    }
+
     /// The metadata; of a split model, those of the first part.
     pub fn metadata(&self) -> &Metadata {
         &self.metadata
@@ -135,7 +156,7 @@ impl Gguf {
 
     /// The tensor called `name`, for one that must be there.
     pub fn require_tensor(&self, name: &str) -> Result<Tensor<'_>> {
-        self.tensor(name).ok_or_else(|| Error::MissingTensor { file: self.name.clone(), tensor: name.to_owned() })
+        self.tensor(name).ok_or_else(|| Error::MissingTensor { file: self.file().to_owned(), tensor: name.to_owned() })
     }
 
     /// The tensor called `name`, for one that must be there and have this shape.
@@ -144,7 +165,7 @@ impl Gguf {
         if tensor.shape == wanted {
             return Ok(tensor);
         }
-        Err(Error::WrongShape { file: self.name.as_str().into(), tensor: name.into(), found: tensor.shape, wanted })
+        Err(Error::WrongShape { file: self.file().into(), tensor: name.into(), found: tensor.shape, wanted })
     }
 
     /// The length of all files together.
@@ -164,8 +185,8 @@ impl Gguf {
     }
 }
 
-impl std::fmt::Debug for Gguf {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+impl fmt::Debug for Gguf {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Gguf({:?}, {} files, {} tensors)", self.name, self.files.len(), self.tensors.len())
     }
 }

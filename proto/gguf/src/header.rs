@@ -1,12 +1,11 @@
 //! The header of one file: checked in full, without touching the data behind it.
 
+#[cfg(test)]
+mod tests;
+
 use std::{ops::Range, sync::Arc};
 
-use crate::{
-    Error, Metadata, Result, Shape, TensorType,
-    cursor::Cursor,
-    tensor_type::unsupported_name,
-};
+use crate::{Error, Metadata, Result, Shape, TensorType, cursor::Cursor, tensor_type::unsupported_name};
 
 /// The longest header that is read; a vocabulary of a quarter of a million tokens takes about ten megabytes.
 ///

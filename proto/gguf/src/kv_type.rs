@@ -93,10 +93,7 @@ mod tests {
             assert_eq!(kind.name(), kind.tensor_type().name().to_lowercase());
         }
         let error = "q5_0".parse::<KvType>().unwrap_err().to_string();
-        assert_eq!(
-            error,
-            "\"q5_0\" is not a key or value type; known are f32, f16, bf16, q8_0, q4_0, q4_1, iq4_nl"
-        );
+        assert_eq!(error, "\"q5_0\" is not a key or value type; known are f32, f16, bf16, q8_0, q4_0, q4_1, iq4_nl");
     }
 
     #[test]

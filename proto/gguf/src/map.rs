@@ -25,10 +25,6 @@ impl FileBytes {
         if !found.is_file() {
             return Err(Error::NotAFile { file: path.display().to_string() });
         }
-        if found.len() == 0 {
-            // An empty file cannot be mapped everywhere.
-            return Ok(FileBytes::Memory(Cow::Borrowed(&[])));
-        }
         let file = File::open(path).map_err(io_error)?;
         // SAFETY: the map is read-only and private to this value, which outlives every slice lent from it. That no
         // other process changes the file is the documented duty of whoever runs the program; all that parsing relies

@@ -1,5 +1,8 @@
 //! The key-value pairs of a model file.
 
+#[cfg(test)]
+mod tests;
+
 use std::collections::BTreeMap;
 
 use crate::{
@@ -34,6 +37,10 @@ impl Metadata {
             entries.insert(key, value);
         }
         Ok(Metadata { file: cursor.file(), entries })
+    }
+
+    pub(crate) fn file(&self) -> &str {
+        &self.file
     }
 
     /// The number of entries.

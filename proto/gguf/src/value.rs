@@ -1,9 +1,13 @@
 //! Metadata values: decoding them, and looking at a number as another type where nothing is lost.
 
+use std::fmt;
+
 use crate::{Error, Result, cursor::Cursor};
 
 /// Arrays of arrays may be nested this deep; ordinary files have none, and decoding recurses once per level.
 pub const MAX_ARRAY_DEPTH: u32 = 4;
+
+const STRINGS: &str = "array of strings";
 
 /// One metadata value.
 #[derive(Clone, Debug, PartialEq)]
@@ -93,10 +97,8 @@ impl StringArray {
     }
 }
 
-const STRINGS: &str = "array of strings";
-
-impl std::fmt::Debug for StringArray {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+impl fmt::Debug for StringArray {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_list().entries(self.iter()).finish()
     }
 }
@@ -150,7 +152,7 @@ impl Value {
         })
     }
 
-    /// The value as a number of 32 bits, if that is exactly the same number.
+    /// The value as a number of single precision, if that is exactly the same number.
     pub(crate) fn float(&self) -> Option<f32> {
         match *self {
             Value::F32(value) => Some(value),
@@ -158,7 +160,11 @@ impl Value {
                 let narrow = value as f32;
                 (f64::from(narrow) == value || value.is_nan()).then_some(narrow)
             }
-            _ => self.integer().map(|value| (value, value as f32)).filter(|&(value, narrow)| narrow as i128 == value).map(|pair| pair.1),
+            _ => {
+                let integer = self.integer()?;
+                let narrow = integer as f32;
+                (narrow as i128 == integer).then_some(narrow)
+            }
         }
     }
 

@@ -71,6 +71,24 @@ pub enum Error {
         /// What the other parts imply.
         expected: usize,
     },
+    /// A token, page, slot or row that does not exist.
+    #[error("{what} {id} does not exist; there are {count}")]
+    Unknown {
+        /// What kind of thing.
+        what: &'static str,
+        /// The one asked for.
+        id: usize,
+        /// How many there are, from 0.
+        count: usize,
+    },
+    /// Two chunks of a step would write the same memory.
+    #[error("{what} {id} is written twice in one step; each chunk needs its own")]
+    WrittenTwice {
+        /// A page or a state slot.
+        what: &'static str,
+        /// Its id.
+        id: usize,
+    },
     /// Memory could not be had.
     #[error("{bytes} bytes for {what} could not be reserved")]
     OutOfMemory {

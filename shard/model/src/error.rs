@@ -5,14 +5,6 @@ use std::ops::Range;
 /// An error of recording a stage program.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// The file's architecture has no recorder.
-    #[error("architecture {name:?} is not supported; supported are {known}")]
-    UnknownArchitecture {
-        /// What the file says.
-        name: String,
-        /// What there is.
-        known: String,
-    },
     /// A setting has a value that the architecture cannot have.
     #[error("{key} is {value}; {expected}")]
     BadSetting {
@@ -23,17 +15,11 @@ pub enum Error {
         /// What it must be.
         expected: String,
     },
-    /// The stage's layers are needed, but the file lacks one of their tensors.
-    #[error("tensor {tensor:?} is missing from the model file")]
-    MissingTensor {
-        /// Its name.
-        tensor: String,
-    },
     /// A tensor of the stage's layers that the architecture does not know: without it the results would be wrong.
     #[error("architecture {architecture} does not use tensor {tensor:?}; the file needs a newer version")]
     UnusedTensor {
         /// The architecture.
-        architecture: String,
+        architecture: &'static str,
         /// The tensor's name.
         tensor: String,
     },
@@ -47,7 +33,7 @@ pub enum Error {
         /// How many layers the model has.
         count: usize,
     },
-    /// The model file itself is wrong.
+    /// The model file itself is wrong: an unknown architecture, missing keys or tensors, contradictions.
     #[error(transparent)]
     Model(#[from] paceline_gguf::Error),
 }

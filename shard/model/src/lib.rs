@@ -8,7 +8,7 @@
 use std::ops::Range;
 
 use paceline_compute::program::Program;
-use paceline_gguf::Gguf;
+use paceline_gguf::{Architecture, Gguf};
 
 mod attention;
 mod delta_net;
@@ -18,7 +18,6 @@ mod llama;
 mod qwen3;
 mod qwen35;
 mod qwen35moe;
-mod qwen3moe;
 mod recorder;
 mod rope;
 mod settings;
@@ -48,18 +47,6 @@ impl StageLayers {
     }
 }
 
-/// Records an architecture's program for a part of a model.
-type Record = fn(&Settings<'_>, &StageLayers) -> Result<Program>;
-
-/// Every architecture, by the name that files give it.
-const ARCHITECTURES: [(&str, Record); 5] = [
-    ("llama", llama::record),
-    ("qwen3", qwen3::record),
-    ("qwen3moe", qwen3moe::record),
-    ("qwen35", qwen35::record),
-    ("qwen35moe", qwen35moe::record),
-];
-
 /// Records what a stage with these layers of `model` computes, as the file says.
 ///
 /// # Errors
@@ -74,12 +61,11 @@ pub fn record(model: &Gguf, stage: &StageLayers) -> Result<Program> {
 /// # Errors
 /// As [`record`]; overrides that are not positive numbers.
 pub fn record_with(model: &Gguf, stage: &StageLayers, overrides: &Overrides) -> Result<Program> {
-    let name = model.metadata().string("general.architecture")?;
-    let (_, record) =
-        ARCHITECTURES.iter().find(|(known, _)| *known == name).ok_or_else(|| Error::UnknownArchitecture {
-            name: name.to_owned(),
-            known: ARCHITECTURES.map(|(known, _)| known).join(", "),
-        })?;
     let settings = Settings::read(model, overrides)?;
-    record(&settings, stage)
+    match Architecture::of(model)? {
+        Architecture::Llama => llama::record(&settings, stage),
+        Architecture::Qwen3 => qwen3::record(&settings, stage),
+        Architecture::Qwen35 => qwen35::record(&settings, stage),
+        Architecture::Qwen35Moe => qwen35moe::record(&settings, stage),
+    }
 }

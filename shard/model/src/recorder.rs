@@ -4,7 +4,7 @@
 use std::collections::HashSet;
 use std::ops::Range;
 
-use paceline_compute::program::{Buffer, Op, Product, Program, RowSpace, Weight, WeightSpec, WeightUse};
+use paceline_compute::program::{Buffer, BufferSpec, Op, Product, Program, RowSpace, Weight, WeightSpec, WeightUse};
 
 use crate::settings::Settings;
 use crate::{Error, Result, StageLayers};
@@ -24,9 +24,9 @@ pub(crate) struct Recorder<'a> {
 impl<'a> Recorder<'a> {
     /// Begins a program: the residual stream `(rows, width)`, filled from the embeddings on the first stage.
     pub(crate) fn begin(settings: &'a Settings<'a>, stage: &'a StageLayers) -> Result<Recorder<'a>> {
-        check_layers(stage, settings.layers)?;
+        check_layers(stage, settings.layers())?;
         let mut program = Program { embeds: stage.first, ..Program::default() };
-        let stream = program.buffer("stream", settings.width, RowSpace::Step);
+        let stream = program.buffer("stream", settings.width(), RowSpace::Step);
         program.stream = Some(stream);
         let mut recorder = Recorder { settings, stage, program, stream, layer: None };
         if stage.first {
@@ -54,8 +54,8 @@ impl<'a> Recorder<'a> {
         let norm = self.global("output_norm.weight", WeightUse::Vector)?;
         let head = self.global(name, WeightUse::Matrix)?;
 
-        let gathered = self.program.buffer("gathered", self.settings.width, RowSpace::Wanted);
-        let hidden = self.program.buffer("result_norm", self.settings.width, RowSpace::Wanted);
+        let gathered = self.program.buffer("gathered", self.settings.width(), RowSpace::Wanted);
+        let hidden = self.program.buffer("result_norm", self.settings.width(), RowSpace::Wanted);
         let logits = self.program.buffer("result_output", vocabulary, RowSpace::Wanted);
         self.record("gathered", Op::Gather { input: self.stream, output: gathered });
         let epsilon = self.settings.epsilon;
@@ -76,6 +76,16 @@ impl<'a> Recorder<'a> {
         self.stream
     }
 
+    /// Values per row of the residual stream.
+    pub(crate) fn width(&self) -> usize {
+        self.settings.width()
+    }
+
+    /// Added to the mean of squares in every norm.
+    pub(crate) fn epsilon(&self) -> f32 {
+        self.settings.epsilon
+    }
+
     /// The program so far, for memories.
     pub(crate) fn program(&mut self) -> &mut Program {
         &mut self.program
@@ -83,9 +93,7 @@ impl<'a> Recorder<'a> {
 
     /// A scratch buffer `(rows, width)`, the same for all layers that ask for the same one.
     pub(crate) fn scratch(&mut self, name: &'static str, width: usize) -> Buffer {
-        let known = |spec: &paceline_compute::program::BufferSpec| {
-            (spec.name, spec.width, spec.rows) == (name, width, RowSpace::Step)
-        };
+        let known = |spec: &BufferSpec| (spec.name, spec.width, spec.rows) == (name, width, RowSpace::Step);
         match self.program.buffers.iter().position(known) {
             Some(index) => Buffer(u16::try_from(index).expect("buffers are numbered in 16 bits")),
             None => self.program.buffer(name, width, RowSpace::Step),
@@ -115,6 +123,11 @@ impl<'a> Recorder<'a> {
     /// A vector (or small `f32` matrix) of this layer.
     pub(crate) fn vector(&mut self, suffix: &str) -> Result<Weight> {
         self.weight(self.tensor_name(suffix), WeightUse::Vector, None)
+    }
+
+    /// A vector of this layer that a file may have.
+    pub(crate) fn optional_vector(&mut self, suffix: &str) -> Option<Weight> {
+        self.vector(suffix).ok()
     }
 
     /// A tensor outside the layers.
@@ -150,7 +163,7 @@ impl<'a> Recorder<'a> {
     /// Appends the norm of the residual stream that begins every residual branch; `(rows, width)`.
     pub(crate) fn norm_of_stream(&mut self, name: &'static str, suffix: &str) -> Result<Buffer> {
         let weight = self.vector(suffix)?;
-        let output = self.scratch("normed", self.settings.width);
+        let output = self.scratch("normed", self.settings.width());
         let epsilon = self.settings.epsilon;
         self.record(name, Op::Norm { input: self.stream, weight, epsilon, output });
         Ok(output)
@@ -166,10 +179,9 @@ impl<'a> Recorder<'a> {
         });
         match unused {
             None => Ok(()),
-            Some(tensor) => Err(Error::UnusedTensor {
-                architecture: self.settings.architecture.clone(),
-                tensor: tensor.name.to_owned(),
-            }),
+            Some(tensor) => {
+                Err(Error::UnusedTensor { architecture: self.settings.architecture(), tensor: tensor.name.to_owned() })
+            }
         }
     }
 }

@@ -1,1 +1,193 @@
-//! Elementary functions over vectors.
+//! Elementary functions over vectors, of the same bits on every instruction set.
+
+use super::simd::Simd;
+
+/// Below this [`exp`] is zero: the result would come close to the smallest normal number.
+const EXP_ZERO_BELOW: f32 = -86.6;
+/// From here on [`exp`] is infinite.
+const EXP_INFINITE_FROM: f32 = 89.0;
+
+/// `ln 2` in two parts, the first with few enough bits that multiples of it are exact.
+const LN_2_HIGH: f32 = 0.693_359_4;
+const LN_2_LOW: f32 = -2.121_944_4e-4;
+
+/// `exp(r) ≈ 1 + r + r² · (c0 + c1 r + …)` for `|r| ≤ ln 2 / 2`, to 2⁻²⁸ of the value.
+const EXP_COEFFICIENTS: [f32; 5] = [
+    0.499_999_94,
+    0.166_665_21,
+    0.041_668_39,
+    0.008_368_745,
+    0.001_381_454,
+];
+
+/// Exponential to two units in the last place; zero below −86.6 (where exact results are under
+/// 2.5e-38), infinity above the largest float, NaN for NaN.
+#[inline(always)]
+pub fn exp<S: Simd>(s: S, x: S::F) -> S::F {
+    // NaN passes both, as the operations give their second operand then.
+    let capped = s.min(s.splat(EXP_INFINITE_FROM), x);
+    let clamped = s.max(s.splat(EXP_ZERO_BELOW), capped);
+
+    let power = s.round(s.mul(clamped, s.splat(std::f32::consts::LOG2_E)));
+    let upper = s.negative_fma(power, s.splat(LN_2_HIGH), clamped);
+    let rest = s.negative_fma(power, s.splat(LN_2_LOW), upper);
+
+    let mut series = s.splat(EXP_COEFFICIENTS[4]);
+    for coefficient in [3, 2, 1, 0] {
+        series = s.fma(series, rest, s.splat(EXP_COEFFICIENTS[coefficient]));
+    }
+    let linear = s.add(rest, s.splat(1.0));
+    let mantissa = s.fma(s.mul(rest, rest), series, linear);
+
+    // 2^128 is no float, so half the power first and then twice.
+    let exponent = s.add_i32(s.to_i32(power), s.splat_i32(126));
+    let half_scale = s.with_bits(s.shl::<23>(exponent));
+    let half = s.mul(mantissa, half_scale);
+    let value = s.add(half, half);
+    s.select(s.lt(x, s.splat(EXP_ZERO_BELOW)), s.zero(), value)
+}
+
+/// `1 / (1 + exp(−x))`.
+#[inline(always)]
+pub fn sigmoid<S: Simd>(s: S, x: S::F) -> S::F {
+    let one = s.splat(1.0);
+    s.div(one, s.add(one, exp(s, s.neg(x))))
+}
+
+/// `x · sigmoid(x)`; −0 for minus infinity.
+#[inline(always)]
+pub fn silu<S: Simd>(s: S, x: S::F) -> S::F {
+    // The sigmoid is zero long before, but infinity times zero would be NaN.
+    let finite_below = s.max(s.splat(-200.0), x);
+    s.mul(finite_below, sigmoid(s, finite_below))
+}
+
+/// `ln(1 + exp(x))`, and `x` itself above 20, where they are the same.
+pub fn softplus(x: f32) -> f32 {
+    if x > 20.0 {
+        return x;
+    }
+    libm::log1pf(libm::expf(x))
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::super::simd::{Isa, Kernel, LANES};
+    use super::*;
+
+    #[derive(Clone, Copy, Debug)]
+    enum Function {
+        Exp,
+        Sigmoid,
+        Silu,
+    }
+
+    struct Apply(Function, [f32; LANES]);
+
+    impl Kernel for Apply {
+        type Output = [f32; LANES];
+
+        #[inline(always)]
+        fn run<S: Simd>(self, s: S) -> [f32; LANES] {
+            let x = s.load(&self.1);
+            s.to_array(match self.0 {
+                Function::Exp => exp(s, x),
+                Function::Sigmoid => sigmoid(s, x),
+                Function::Silu => silu(s, x),
+            })
+        }
+    }
+
+    impl Function {
+        const ALL: [Function; 3] = [Function::Exp, Function::Sigmoid, Function::Silu];
+
+        fn exact(self, x: f64) -> f64 {
+            match self {
+                Function::Exp => x.exp(),
+                Function::Sigmoid => 1.0 / (1.0 + (-x).exp()),
+                Function::Silu => x / (1.0 + (-x).exp()),
+            }
+        }
+
+        fn one(self, isa: Isa, x: f32) -> f32 {
+            isa.run(Apply(self, [x; LANES]))[0]
+        }
+    }
+
+    /// Relative to the value, or absolute where it is too small to be normal.
+    fn error(found: f32, exact: f64) -> f64 {
+        (f64::from(found) - exact).abs() / exact.abs().max(2.5e-38)
+    }
+
+    fn assert_same_on_all(function: Function, lanes: [f32; LANES]) {
+        let expected = Isa::Scalar.run(Apply(function, lanes));
+        for isa in Isa::ALL.into_iter().filter(|isa| isa.is_available()) {
+            let found = isa.run(Apply(function, lanes));
+            for (found, expected) in found.into_iter().zip(expected) {
+                let same_nan = found.is_nan() && expected.is_nan();
+                assert!(
+                    same_nan || found.to_bits() == expected.to_bits(),
+                    "{function:?} on {isa}"
+                );
+            }
+        }
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(5000))]
+
+        #[test]
+        fn same_bits_on_all(bits in proptest::array::uniform16(any::<u32>())) {
+            for function in Function::ALL {
+                assert_same_on_all(function, bits.map(f32::from_bits));
+            }
+        }
+
+        #[test]
+        fn same_bits_on_all_in_the_usual_range(lanes in proptest::array::uniform16(-100f32..100.0)) {
+            for function in Function::ALL {
+                assert_same_on_all(function, lanes);
+            }
+        }
+
+        #[test]
+        fn accurate(x in -86.5f32..88.7) {
+            for (function, units) in Function::ALL.into_iter().zip([1.5, 3.0, 4.0]) {
+                let found = function.one(Isa::detect(), x);
+                let exact = function.exact(f64::from(x));
+                let epsilon = f64::from(f32::EPSILON);
+                prop_assert!(error(found, exact) <= units * epsilon, "{function:?} of {x}: {found}");
+            }
+        }
+
+        #[test]
+        fn softplus_is_accurate(x in -80f32..100.0) {
+            let exact = f64::from(x).exp().ln_1p();
+            prop_assert!(error(softplus(x), exact) <= 2.0 * f64::from(f32::EPSILON));
+        }
+    }
+
+    #[test]
+    fn limits() {
+        let (infinity, nan) = (f32::INFINITY, f32::NAN);
+        for isa in Isa::ALL.into_iter().filter(|isa| isa.is_available()) {
+            assert_eq!(Function::Exp.one(isa, 0.0), 1.0);
+            assert_eq!(Function::Exp.one(isa, -infinity), 0.0);
+            assert_eq!(Function::Exp.one(isa, infinity), infinity);
+            assert_eq!(Function::Exp.one(isa, 88.8), infinity);
+            assert!(Function::Exp.one(isa, 88.7).is_finite());
+            assert_eq!(Function::Sigmoid.one(isa, -infinity), 0.0);
+            assert_eq!(Function::Sigmoid.one(isa, infinity), 1.0);
+            assert_eq!(Function::Silu.one(isa, -infinity), 0.0);
+            assert_eq!(Function::Silu.one(isa, infinity), infinity);
+            for function in Function::ALL {
+                assert!(function.one(isa, nan).is_nan());
+            }
+        }
+        assert_eq!(softplus(-infinity), 0.0);
+        assert_eq!(softplus(infinity), infinity);
+        assert!(softplus(nan).is_nan());
+    }
+}

@@ -1,5 +1,20 @@
 //! The CPU as a device: panels of quantized weights, vector kernels, and threads that walk a program together.
+//!
+//! Read [`CpuDevice`] first, then `stage.rs`, which loads a program and runs it, then `ops/mod.rs`.
 
 pub mod linear;
 pub mod math;
 pub mod simd;
+
+mod buffers;
+mod device;
+mod inputs;
+mod ops;
+mod pages;
+mod pool;
+mod shared;
+mod stage;
+mod states;
+mod weights;
+
+pub use device::CpuDevice;

@@ -1,0 +1,244 @@
+//! The command line. Every flag is also a key of `--config FILE.toml` (see [`crate::config`]).
+
+use std::net::IpAddr;
+use std::path::PathBuf;
+
+use clap::{Args, Parser, Subcommand, ValueEnum};
+use paceline_gguf::KvType;
+
+/// Serves one large language model from every device you have.
+#[derive(Debug, Parser)]
+#[command(name = "paceline", version, about, max_term_width = 100, args_override_self = true)]
+pub(crate) struct Cli {
+    /// What to do.
+    #[command(subcommand)]
+    pub(crate) command: Command,
+    /// Say more; twice for every step.
+    #[arg(short, long, action = clap::ArgAction::Count, global = true)]
+    pub(crate) verbose: u8,
+    /// Read flags from this file; flags on the command line win.
+    #[arg(long, value_name = "FILE", global = true)]
+    pub(crate) config: Option<PathBuf>,
+}
+
+/// The commands.
+#[derive(Debug, Subcommand)]
+pub(crate) enum Command {
+    /// Answer requests over HTTP.
+    Serve(ServeArgs),
+    /// Print one answer.
+    Run(RunArgs),
+    /// Say what a model needs and where its layers would go, without loading it.
+    Plan(PlanArgs),
+    /// Measure prefill and decode.
+    Bench(BenchArgs),
+}
+
+/// Which model.
+#[derive(Debug, Clone, Args)]
+pub(crate) struct ModelArgs {
+    /// A GGUF file, or the first part of a split one; without it the tiny model inside this program.
+    pub(crate) model: Option<PathBuf>,
+    /// Base of the rotary frequencies, instead of the file's.
+    #[arg(long, value_name = "BASE")]
+    pub(crate) rope_freq_base: Option<f32>,
+    /// Stretch positions with YaRN by this factor.
+    #[arg(long, value_name = "FACTOR")]
+    pub(crate) yarn_factor: Option<f32>,
+    /// The context that the model was trained for, where YaRN needs it and the file is wrong.
+    #[arg(long, value_name = "TOKENS", requires = "yarn_factor")]
+    pub(crate) yarn_original_context: Option<u32>,
+}
+
+/// How the model is laid out and how much memory it may have.
+#[derive(Debug, Clone, Args)]
+pub(crate) struct LayoutArgs {
+    /// Cut the model into this many stages.
+    #[arg(long, default_value_t = 1, value_name = "N")]
+    pub(crate) shards: usize,
+    /// Threads for computing, divided among the stages; all cores if not given.
+    #[arg(long, value_name = "N")]
+    pub(crate) threads: Option<usize>,
+    /// The most tokens of one session, prompt and answer together [default: the model's, at most 8192].
+    #[arg(long, value_name = "TOKENS")]
+    pub(crate) ctx: Option<usize>,
+    /// Sessions that run at once; more wait.
+    #[arg(long, default_value_t = 8, value_name = "N")]
+    pub(crate) sessions: usize,
+    /// How keys and values are stored.
+    #[arg(long, default_value = "f16", value_name = "TYPE", value_parser = kv_type)]
+    pub(crate) kv_type: KvType,
+    /// How keys are stored, instead of --kv-type.
+    #[arg(long, value_name = "TYPE", value_parser = kv_type)]
+    pub(crate) kv_type_k: Option<KvType>,
+    /// How values are stored, instead of --kv-type.
+    #[arg(long, value_name = "TYPE", value_parser = kv_type)]
+    pub(crate) kv_type_v: Option<KvType>,
+}
+
+/// How the layers are computed.
+#[derive(Debug, Clone, Args)]
+pub(crate) struct ComputeArgs {
+    /// Rows of a prompt in one step.
+    #[arg(long, default_value_t = 512, value_name = "TOKENS")]
+    pub(crate) prefill_chunk: usize,
+    /// Vector instructions; the best there are if not given.
+    #[arg(long, value_name = "SET")]
+    pub(crate) isa: Option<Isa>,
+}
+
+/// Kernel sets, as flags name them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Isa {
+    /// No vector instructions: slow, and the reference for the others.
+    Scalar,
+    /// AVX2 with FMA.
+    Avx2,
+    /// AVX-512 with VNNI.
+    Avx512,
+}
+
+impl LayoutArgs {
+    /// How keys are stored.
+    pub(crate) fn key_type(&self) -> KvType {
+        self.kv_type_k.unwrap_or(self.kv_type)
+    }
+
+    /// How values are stored.
+    pub(crate) fn value_type(&self) -> KvType {
+        self.kv_type_v.unwrap_or(self.kv_type)
+    }
+}
+
+/// `paceline serve`.
+#[derive(Debug, Args)]
+pub(crate) struct ServeArgs {
+    #[command(flatten)]
+    pub(crate) model: ModelArgs,
+    #[command(flatten)]
+    pub(crate) layout: LayoutArgs,
+    #[command(flatten)]
+    pub(crate) compute: ComputeArgs,
+    /// Address to listen on; anything but loopback needs --api-key.
+    #[arg(long, default_value = "127.0.0.1")]
+    pub(crate) host: IpAddr,
+    /// Port to listen on; 0 for a free one.
+    #[arg(long, default_value_t = 8080)]
+    pub(crate) port: u16,
+    /// Names of the model in the API, first the one it reports; its file's name if not given.
+    #[arg(long, value_name = "NAME", value_delimiter = ',')]
+    pub(crate) alias: Vec<String>,
+    /// A key that requests must carry; several are allowed.
+    #[arg(long, value_name = "KEY", value_delimiter = ',', env = "PACELINE_API_KEY", hide_env_values = true)]
+    pub(crate) api_key: Vec<String>,
+    /// A chat template instead of the model's.
+    #[arg(long, value_name = "FILE")]
+    pub(crate) chat_template: Option<PathBuf>,
+    /// Requests that wait for a place; more are refused.
+    #[arg(long, default_value_t = 256, value_name = "N")]
+    pub(crate) queue: usize,
+    /// Seconds that running answers have to finish at shutdown.
+    #[arg(long, default_value_t = 30, value_name = "SECONDS")]
+    pub(crate) drain: u64,
+}
+
+/// `paceline run`.
+#[derive(Debug, Args)]
+pub(crate) struct RunArgs {
+    #[command(flatten)]
+    pub(crate) model: ModelArgs,
+    #[command(flatten)]
+    pub(crate) layout: LayoutArgs,
+    #[command(flatten)]
+    pub(crate) compute: ComputeArgs,
+    /// What to answer.
+    #[arg(short, long, value_name = "TEXT")]
+    pub(crate) prompt: String,
+    /// A system message before it.
+    #[arg(long, value_name = "TEXT", conflicts_with = "raw")]
+    pub(crate) system: Option<String>,
+    /// Continue the text as it is, without the chat template.
+    #[arg(long)]
+    pub(crate) raw: bool,
+    /// The most tokens to generate [default: until the model ends or the context is full].
+    #[arg(short = 'n', long, value_name = "TOKENS")]
+    pub(crate) max_tokens: Option<usize>,
+    /// 0 takes the most probable token.
+    #[arg(long, default_value_t = 0.0)]
+    pub(crate) temperature: f32,
+    /// Only this many of the most probable tokens; 0 for all.
+    #[arg(long, default_value_t = 0)]
+    pub(crate) top_k: u32,
+    /// Only the most probable tokens whose probabilities reach this sum.
+    #[arg(long, default_value_t = 1.0)]
+    pub(crate) top_p: f32,
+    /// Only tokens at least this probable relative to the most probable.
+    #[arg(long, default_value_t = 0.0)]
+    pub(crate) min_p: f32,
+    /// Of the random numbers; the same seed gives the same text.
+    #[arg(long, default_value_t = 0)]
+    pub(crate) seed: u64,
+    /// A text that ends the answer; may be given several times.
+    #[arg(long, value_name = "TEXT")]
+    pub(crate) stop: Vec<String>,
+    /// Go on after end tokens.
+    #[arg(long)]
+    pub(crate) ignore_eos: bool,
+    /// A chat template instead of the model's.
+    #[arg(long, value_name = "FILE")]
+    pub(crate) chat_template: Option<PathBuf>,
+    /// Print text, tokens and timings as JSON.
+    #[arg(long)]
+    pub(crate) json: bool,
+    /// With --json: log probabilities of each token and of this many most probable ones.
+    #[arg(long, value_name = "N", requires = "json")]
+    pub(crate) logprobs: Option<u32>,
+}
+
+/// `paceline plan`.
+#[derive(Debug, Args)]
+pub(crate) struct PlanArgs {
+    #[command(flatten)]
+    pub(crate) model: ModelArgs,
+    #[command(flatten)]
+    pub(crate) layout: LayoutArgs,
+    /// Memory to plan for, in GiB [default: what this host has free].
+    #[arg(long, value_name = "GIB")]
+    pub(crate) memory: Option<f64>,
+    /// Print the plan as JSON.
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+/// `paceline bench`.
+#[derive(Debug, Args)]
+pub(crate) struct BenchArgs {
+    #[command(flatten)]
+    pub(crate) model: ModelArgs,
+    #[command(flatten)]
+    pub(crate) layout: LayoutArgs,
+    #[command(flatten)]
+    pub(crate) compute: ComputeArgs,
+    /// Prompt lengths to measure prefill with.
+    #[arg(long, value_name = "TOKENS", value_delimiter = ',', default_value = "512")]
+    pub(crate) prefill: Vec<usize>,
+    /// Tokens to generate for each measurement of decode.
+    #[arg(long, value_name = "TOKENS", default_value_t = 64)]
+    pub(crate) decode: usize,
+    /// Tokens before the measured ones.
+    #[arg(long, value_name = "TOKENS", value_delimiter = ',', default_value = "16")]
+    pub(crate) depth: Vec<usize>,
+    /// Sessions that decode together.
+    #[arg(long, value_name = "N", value_delimiter = ',', default_value = "1")]
+    pub(crate) users: Vec<usize>,
+    /// Repeat each measurement and report the median.
+    #[arg(long, value_name = "N", default_value_t = 3)]
+    pub(crate) repeat: usize,
+    /// Print the figures as JSON.
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+fn kv_type(name: &str) -> Result<KvType, String> {
+    name.parse().map_err(|error: paceline_gguf::Error| error.to_string())
+}

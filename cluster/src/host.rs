@@ -1,0 +1,53 @@
+//! What this host has: cores and memory.
+
+use std::path::Path;
+
+/// Cores that this process may use.
+pub(crate) fn cores() -> usize {
+    std::thread::available_parallelism().map_or(1, usize::from)
+}
+
+/// Bytes of memory that this process may still take: what the system has available, or what its control group
+/// leaves, whichever is less. `None` where the system does not say.
+pub(crate) fn available_memory() -> Option<u64> {
+    let system = std::fs::read_to_string("/proc/meminfo").ok().and_then(|text| available_in(&text));
+    let group = left_in_group(Path::new("/sys/fs/cgroup"));
+    system.into_iter().chain(group).min()
+}
+
+/// `MemAvailable` of `/proc/meminfo`, in bytes.
+fn available_in(meminfo: &str) -> Option<u64> {
+    let line = meminfo.lines().find_map(|line| line.strip_prefix("MemAvailable:"))?;
+    let kibibytes: u64 = line.trim().trim_end_matches("kB").trim().parse().ok()?;
+    kibibytes.checked_mul(1024)
+}
+
+/// What the limit of the control group (version 2) leaves, in bytes.
+fn left_in_group(folder: &Path) -> Option<u64> {
+    let number = |name: &str| std::fs::read_to_string(folder.join(name)).ok()?.trim().parse::<u64>().ok();
+    Some(number("memory.max")?.saturating_sub(number("memory.current")?))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn memory_is_read_from_what_the_system_says() {
+        let meminfo = "MemTotal:  100 kB\nMemFree: 1 kB\nMemAvailable:   2048 kB\n";
+        assert_eq!(available_in(meminfo), Some(2 << 20));
+        assert_eq!(available_in("MemTotal: 1 kB"), None);
+        assert_eq!(available_in("MemAvailable: many kB"), None);
+    }
+
+    #[test]
+    fn a_group_without_a_limit_says_nothing() {
+        let folder = tempfile::tempdir().expect("a folder");
+        assert_eq!(left_in_group(folder.path()), None);
+        std::fs::write(folder.path().join("memory.max"), "max\n").expect("writable");
+        std::fs::write(folder.path().join("memory.current"), "10\n").expect("writable");
+        assert_eq!(left_in_group(folder.path()), None);
+        std::fs::write(folder.path().join("memory.max"), "30\n").expect("writable");
+        assert_eq!(left_in_group(folder.path()), Some(20));
+    }
+}

@@ -1,0 +1,249 @@
+//! A row of stages in this process: loads them, links them, starts their actors and the coordinator.
+
+use std::ops::Range;
+use std::sync::Arc;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use actix::{Actor, Addr};
+use anyhow::{Context, Result, ensure};
+use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use paceline_compute::cpu::CpuDevice;
+use paceline_compute::cpu::simd::Isa;
+use paceline_compute::device::{Description, Device, MemorySpec, MemoryUse};
+use paceline_coordinator::actor::{Control, Row, Shards};
+use paceline_coordinator::{Engine, ModelCard};
+use paceline_core::Limits;
+use paceline_core::planner::Placement;
+use paceline_gguf::{Gguf, ModelShape};
+use paceline_model::{Overrides, StageLayers};
+use paceline_proto::{Epoch, SessionId};
+use paceline_shard::actor::{Cancel, ShardActor};
+use paceline_shard::worker::Links;
+use paceline_shard::{Feedback, Place, Stage, feedback};
+use paceline_text::{ChatTemplate, Tokenizer};
+use paceline_transport::local;
+use tokio::sync::watch;
+use tracing::warn;
+
+use crate::cli;
+
+/// Threads of the runtime: they only wait for sockets and timers.
+const WORKERS: usize = 2;
+
+/// Everything that a row is made from.
+pub(crate) struct Plan {
+    /// The model.
+    pub(crate) model: Arc<Gguf>,
+    /// Its names, first the one it reports.
+    pub(crate) names: Vec<String>,
+    /// What the command line changes of its settings.
+    pub(crate) overrides: Overrides,
+    /// Which layers go where.
+    pub(crate) placement: Placement,
+    /// Every bound.
+    pub(crate) limits: Limits,
+    /// How keys and values are stored, and how much of them.
+    pub(crate) memory: MemorySpec,
+    /// Kernels, if the best are not wanted.
+    pub(crate) isa: Option<cli::Isa>,
+    /// A chat template instead of the model's.
+    pub(crate) template: Option<String>,
+    /// Show a progress bar.
+    pub(crate) progress: bool,
+}
+
+/// A stage as it was loaded, for the summary.
+#[derive(Debug, Clone)]
+pub(crate) struct LoadedAs {
+    /// Its layers.
+    pub(crate) layers: Range<usize>,
+    /// Its device.
+    pub(crate) device: Description,
+    /// What it occupies.
+    pub(crate) memory: MemoryUse,
+}
+
+/// Stages in memory, not yet running.
+pub(crate) struct Loaded {
+    plan: Plan,
+    stages: Vec<Stage>,
+    tokenizer: Arc<Tokenizer>,
+    template: Option<Arc<ChatTemplate>>,
+    /// For the summary.
+    pub(crate) summary: Vec<LoadedAs>,
+}
+
+/// A row at work.
+pub(crate) struct Running {
+    /// What answers.
+    pub(crate) engine: Engine,
+    /// Drains and stops it.
+    pub(crate) control: Control,
+    /// One per stage: true when its thread has ended.
+    ended: Vec<watch::Receiver<bool>>,
+}
+
+/// The actors' system: they live on the calling thread, everything else on the workers of the runtime.
+pub(crate) fn system() -> Result<actix::SystemRunner> {
+    let mut runtime = tokio::runtime::Builder::new_multi_thread();
+    let runtime = runtime.worker_threads(WORKERS).enable_all().build().context("cannot start the runtime")?;
+    Ok(actix::System::with_tokio_rt(|| runtime))
+}
+
+/// Loads every stage of the plan, all at once.
+pub(crate) fn load(plan: Plan) -> Result<Loaded> {
+    let tokenizer = Arc::new(Tokenizer::from_gguf(&plan.model).context("cannot use the model's vocabulary")?);
+    let template = chat_template(&plan, &tokenizer)?;
+    let bar = progress_bar(&plan);
+    let count = plan.placement.stages.len();
+    let mut feedbacks = feedbacks(count, plan.limits.credits * plan.limits.step_wanted);
+    let loaded: Vec<Result<(Stage, LoadedAs)>> = std::thread::scope(|scope| {
+        let threads = (0..count).map(|index| {
+            let feedback = feedbacks[index].take().unwrap_or_else(Feedback::own);
+            let (plan, bar) = (&plan, &bar);
+            scope.spawn(move || load_stage(plan, index, feedback, bar))
+        });
+        let threads: Vec<_> = threads.collect();
+        let join = |thread: std::thread::ScopedJoinHandle<'_, _>| {
+            thread.join().unwrap_or_else(|_| Err(anyhow::anyhow!("a thread that loaded a stage panicked")))
+        };
+        threads.into_iter().map(join).collect()
+    });
+    bar.finish_and_clear();
+    let (stages, summary) = loaded.into_iter().collect::<Result<Vec<_>>>()?.into_iter().unzip();
+    Ok(Loaded { plan, stages, tokenizer, template, summary })
+}
+
+fn load_stage(plan: &Plan, index: usize, feedback: Feedback, bar: &ProgressBar) -> Result<(Stage, LoadedAs)> {
+    let part = &plan.placement.stages[index];
+    let layers = StageLayers { layers: part.layers.clone(), first: part.first, last: part.last };
+    let program = paceline_model::record_with(&plan.model, &layers, &plan.overrides)?;
+    let device = CpuDevice::new(part.threads, plan.isa.map(kernels))?;
+    let loaded = device
+        .load(program, &plan.model, plan.memory, &mut |bytes| bar.inc(bytes))
+        .with_context(|| format!("cannot load stage {index}"))?;
+    let memory = loaded.memory_use();
+    let place = Place { index, first: part.first, last: part.last, epoch: Epoch::default() };
+    let summary = LoadedAs { layers: part.layers.clone(), device: device.describe(), memory };
+    Ok((Stage::new(place, loaded, feedback), summary))
+}
+
+/// The way back from the tail to the head, if they are not the same stage.
+fn feedbacks(stages: usize, results: usize) -> Vec<Option<Feedback>> {
+    let mut ends: Vec<Option<Feedback>> = (0..stages).map(|_| None).collect();
+    if stages > 1 {
+        let (head, tail) = feedback(results);
+        ends[0] = Some(head);
+        ends[stages - 1] = Some(tail);
+    }
+    ends
+}
+
+fn chat_template(plan: &Plan, tokenizer: &Tokenizer) -> Result<Option<Arc<ChatTemplate>>> {
+    match ChatTemplate::from_gguf(&plan.model, plan.template.as_deref(), tokenizer) {
+        Ok(template) => Ok(Some(Arc::new(template))),
+        // A model without a template still completes texts; asking it to chat gives this very error.
+        Err(paceline_text::Error::NoChatTemplate) => Ok(None),
+        Err(error) if plan.template.is_none() => {
+            warn!(%error, "the model's chat template cannot be used; give one with --chat-template");
+            Ok(None)
+        }
+        Err(error) => Err(error).context("cannot use the chat template"),
+    }
+}
+
+fn progress_bar(plan: &Plan) -> ProgressBar {
+    let bar = ProgressBar::new(plan.model.tensor_bytes());
+    let shown = plan.progress.then(ProgressDrawTarget::stderr);
+    bar.set_draw_target(shown.unwrap_or_else(ProgressDrawTarget::hidden));
+    let style = ProgressStyle::with_template("loading {wide_bar} {bytes}/{total_bytes} {eta}");
+    bar.set_style(style.expect("the template is correct"));
+    bar
+}
+
+fn kernels(isa: cli::Isa) -> Isa {
+    match isa {
+        cli::Isa::Scalar => Isa::Scalar,
+        cli::Isa::Avx2 => Isa::Avx2,
+        cli::Isa::Avx512 => Isa::Avx512,
+    }
+}
+
+/// The shards of this process, as the coordinator controls them.
+struct LocalShards(Vec<Addr<ShardActor>>);
+
+impl Shards for LocalShards {
+    fn cancel(&self, session: SessionId) {
+        for shard in &self.0 {
+            if let Err(error) = shard.try_send(Cancel(session)) {
+                // The chunk is then computed in vain; nobody waits for its result.
+                warn!(%session, %error, "a shard could not be told of a cancel");
+            }
+        }
+    }
+}
+
+impl Loaded {
+    /// Starts everything; to be called inside a running actix system.
+    pub(crate) fn start(self) -> Result<Running> {
+        let Loaded { plan, stages, tokenizer, template, .. } = self;
+        let model = model_card(&plan, tokenizer.vocabulary_size())?;
+        let credits = plan.limits.credits;
+        // Every stage may say once that it failed, beside the results of all credits.
+        let (replies, from_row) = local::replies(credits + stages.len());
+        let (head, mut from) = local::link(credits);
+        let count = stages.len();
+        let (mut shards, mut ended) = (Vec::new(), Vec::new());
+        for (index, stage) in stages.into_iter().enumerate() {
+            let (to, next) = local::link(credits);
+            let to = (index + 1 < count).then(|| Box::new(to) as _);
+            let from = Box::new(std::mem::replace(&mut from, next));
+            let (actor, end) = ShardActor::new(stage, Links { from, to, replies: Box::new(replies.clone()) });
+            shards.push(actor.start());
+            ended.push(end);
+        }
+        let (engine, control) = paceline_coordinator::actor::start(Row {
+            model,
+            tokenizer,
+            template,
+            limits: plan.limits,
+            epoch: Epoch::default(),
+            head: Box::new(head),
+            replies: from_row,
+            shards: Box::new(LocalShards(shards)),
+        });
+        Ok(Running { engine, control, ended })
+    }
+}
+
+fn model_card(plan: &Plan, vocabulary: usize) -> Result<ModelCard> {
+    let shape = ModelShape::read(&plan.model)?;
+    let mut names = plan.names.iter().cloned();
+    let id = names.next().context("a model needs a name")?;
+    ensure!(vocabulary > 0, "the model's vocabulary is empty");
+    let created = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
+    Ok(ModelCard {
+        id,
+        aliases: names.collect(),
+        created,
+        architecture: plan.model.architecture()?.to_owned(),
+        context: plan.limits.context,
+        trained_context: shape.context_length,
+        vocabulary,
+        parameters: shape.total().parameters,
+        file_bytes: plan.model.file_bytes(),
+        stages: plan.placement.stages.len(),
+    })
+}
+
+impl Running {
+    /// Ends whatever still runs and waits for every stage's thread.
+    pub(crate) async fn stop(self) {
+        self.control.stop().await;
+        drop(self.engine);
+        for mut end in self.ended {
+            // An error means that the actor itself is gone.
+            let _ = end.wait_for(|ended| *ended).await;
+        }
+    }
+}

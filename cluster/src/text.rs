@@ -1,0 +1,62 @@
+//! What the program says to people.
+
+use std::fmt::Write;
+use std::net::SocketAddr;
+
+use paceline_coordinator::ModelCard;
+
+use crate::row::LoadedAs;
+
+/// The summary when the service is ready: stages, memory, address, and a request to try.
+pub(crate) fn ready(model: &ModelCard, stages: &[LoadedAs], address: SocketAddr) -> String {
+    let mut text = String::new();
+    let parameters = count(model.parameters);
+    let _ = writeln!(text, "\n{} · {} · {parameters} parameters · {}", model.id, model.architecture, bytes(model.file_bytes));
+    let _ = writeln!(text, "  stage  layers     device                    weights    KV cache   states     buffers");
+    for (index, stage) in stages.iter().enumerate() {
+        let device = format!("{} ({})", stage.device.name, stage.device.detail);
+        let layers = format!("{}..{}", stage.layers.start, stage.layers.end);
+        let memory = stage.memory;
+        let _ = writeln!(
+            text,
+            "  {index:<5}  {layers:<9}  {device:<24}  {:<9}  {:<9}  {:<9}  {}",
+            bytes(memory.weights),
+            bytes(memory.pages),
+            bytes(memory.states),
+            bytes(memory.buffers)
+        );
+    }
+    let _ = writeln!(text, "  context of a session: {} tokens", model.context);
+    let _ = writeln!(text, "\nlistening on http://{address}   try:");
+    let body = r#"{"messages":[{"role":"user","content":"Hello!"}]}"#;
+    let _ = writeln!(text, "  curl http://{address}/v1/chat/completions -H 'content-type: application/json' -d '{body}'");
+    text
+}
+
+/// Bytes for people: `149.6 MiB`.
+pub(crate) fn bytes(count: u64) -> String {
+    let units = [("GiB", 30), ("MiB", 20), ("KiB", 10)];
+    let unit = units.into_iter().find(|(_, shift)| count >= 1 << shift);
+    unit.map_or_else(|| format!("{count} B"), |(name, shift)| format!("{:.1} {name}", count as f64 / f64::from(1 << shift)))
+}
+
+/// Large counts for people: `5.8 M`.
+fn count(number: u64) -> String {
+    let units = [("B", 1e9), ("M", 1e6), ("k", 1e3)];
+    let unit = units.into_iter().find(|(_, size)| number as f64 >= *size);
+    unit.map_or_else(|| number.to_string(), |(name, size)| format!("{:.1} {name}", number as f64 / size))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sizes_read_well() {
+        assert_eq!(bytes(17), "17 B");
+        assert_eq!(bytes(156_893_184), "149.6 MiB");
+        assert_eq!(bytes(3 << 30), "3.0 GiB");
+        assert_eq!(count(5_800_000), "5.8 M");
+        assert_eq!(count(12), "12");
+    }
+}

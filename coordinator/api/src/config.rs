@@ -1,0 +1,100 @@
+//! What the server allows and assumes. Every limit has a default and a reason.
+
+use std::time::Duration;
+
+use metrics_exporter_prometheus::PrometheusHandle;
+
+use crate::access::ApiKeys;
+
+/// Everything the HTTP server needs to be told besides the engine and its socket.
+#[derive(Clone)]
+pub struct ApiConfig {
+    /// Keys that clients must show; none leaves the API open. Default: none.
+    pub api_keys: ApiKeys,
+    /// What holds for requests that do not say. Default: [`Defaults::default`].
+    pub defaults: Defaults,
+    /// Threads that serve connections; the work behind them is done elsewhere. Default: 2.
+    pub workers: usize,
+    /// The most connections at a time; more wait in the socket's backlog. Default: 512.
+    pub connections: usize,
+    /// The most bytes of a request body. Default: 8 MiB, twice the text of a million tokens.
+    pub body_bytes: usize,
+    /// The most bytes of all prompts of a request as text, templates rendered. Default: 4 MiB.
+    pub prompt_bytes: usize,
+    /// The most time for the head of a request to arrive. Default: 10 s.
+    pub head_timeout: Duration,
+    /// The most time for the body of a request to arrive. Default: 60 s.
+    pub body_timeout: Duration,
+    /// How long a connection may idle between requests. Default: 75 s, more than most proxies keep one.
+    pub idle_timeout: Duration,
+    /// How long a stream may be silent before a comment is sent, so that nothing on the way thinks it dead.
+    /// Default: 15 s.
+    pub comment_interval: Duration,
+    /// How long a client may read nothing of a stream before its answer is given up: its session holds memory.
+    /// Default: 120 s.
+    pub stall_timeout: Duration,
+    /// How long answers may go on once the server is told to stop; in whole seconds. Default: 30 s.
+    pub shutdown_timeout: Duration,
+    /// Where `/metrics` comes from; without it there is no such page. Default: none.
+    pub metrics: Option<PrometheusHandle>,
+}
+
+impl Default for ApiConfig {
+    fn default() -> Self {
+        Self {
+            api_keys: ApiKeys::default(),
+            defaults: Defaults::default(),
+            workers: 2,
+            connections: 512,
+            body_bytes: 8 << 20,
+            prompt_bytes: 4 << 20,
+            head_timeout: Duration::from_secs(10),
+            body_timeout: Duration::from_secs(60),
+            idle_timeout: Duration::from_secs(75),
+            comment_interval: Duration::from_secs(15),
+            stall_timeout: Duration::from_secs(120),
+            shutdown_timeout: Duration::from_secs(30),
+            metrics: None,
+        }
+    }
+}
+
+/// Settings of requests that do not give them. The defaults are those of the OpenAI API; a model file may carry
+/// better ones (`general.sampling.*`).
+#[derive(Debug, Clone, PartialEq)]
+pub struct Defaults {
+    /// Default: 1.
+    pub temperature: f32,
+    /// Default: 1, all tokens.
+    pub top_p: f32,
+    /// Default: 0, all tokens.
+    pub top_k: u32,
+    /// Default: 0, all tokens.
+    pub min_p: f32,
+    /// Default: 1, none.
+    pub repetition_penalty: f32,
+    /// How many of the last tokens the repetition penalty sees. Default: 0, all.
+    pub penalty_window: u32,
+    /// Default: 0.
+    pub frequency_penalty: f32,
+    /// Default: 0.
+    pub presence_penalty: f32,
+    /// The most tokens of an answer. Default: none, until the context is full.
+    pub max_tokens: Option<usize>,
+}
+
+impl Default for Defaults {
+    fn default() -> Self {
+        Self {
+            temperature: 1.0,
+            top_p: 1.0,
+            top_k: 0,
+            min_p: 0.0,
+            repetition_penalty: 1.0,
+            penalty_window: 0,
+            frequency_penalty: 0.0,
+            presence_penalty: 0.0,
+            max_tokens: None,
+        }
+    }
+}

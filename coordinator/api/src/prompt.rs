@@ -1,0 +1,81 @@
+//! From messages and texts to the tokens of a prompt.
+
+use paceline_coordinator::Engine;
+use paceline_text::{Error as TextError, RenderRequest, Special};
+use serde_json::{Map, Value};
+
+use crate::error::{Error, Result};
+
+/// Who can say something in a conversation.
+const ROLES: [&str; 5] = ["system", "developer", "user", "assistant", "tool"];
+
+/// A conversation as the client sent it.
+#[derive(Debug, Default)]
+pub(crate) struct Conversation {
+    pub(crate) messages: Vec<Value>,
+    pub(crate) tools: Option<Vec<Value>>,
+    /// Further variables of the chat template.
+    pub(crate) variables: Map<String, Value>,
+}
+
+/// Renders a conversation and encodes it, ready for the assistant's answer. `limit` is in bytes of text.
+pub(crate) fn encode_conversation(engine: &Engine, mut conversation: Conversation, limit: usize) -> Result<Vec<u32>> {
+    if conversation.messages.is_empty() {
+        return Err(Error::parameter("messages", "messages is empty, send at least one"));
+    }
+    let template = engine.template().ok_or(TextError::NoChatTemplate)?;
+    for (index, message) in conversation.messages.iter_mut().enumerate() {
+        check_role(index, message)?;
+    }
+    let text = template.render(&RenderRequest {
+        messages: &conversation.messages,
+        tools: conversation.tools.as_deref(),
+        add_generation_prompt: true,
+        kwargs: Some(&conversation.variables),
+        now: None,
+    })?;
+    check_length("messages", text.len(), limit)?;
+    Ok(engine.tokenizer().encode(&text, Special::Parse, false))
+}
+
+/// Encodes a text as a model expects to see it: with its beginning token, control tokens spelled out in it parsed.
+pub(crate) fn encode_text(engine: &Engine, text: &str, limit: usize) -> Result<Vec<u32>> {
+    check_length("prompt", text.len(), limit)?;
+    Ok(engine.tokenizer().encode(text, Special::Parse, true))
+}
+
+/// Takes numbers from outside as tokens of a vocabulary; `param` says where they were given.
+pub(crate) fn check_tokens(param: &str, ids: &[i64], vocabulary: usize) -> Result<Vec<u32>> {
+    let token = |(index, &id): (usize, &i64)| match u32::try_from(id) {
+        Ok(token) if (token as usize) < vocabulary => Ok(token),
+        _ => {
+            let problem = format!("{param}[{index}] is {id}, token ids are below {vocabulary}");
+            Err(Error::parameter(format!("{param}[{index}]"), problem))
+        }
+    };
+    ids.iter().enumerate().map(token).collect()
+}
+
+/// Checks the length of a text from outside.
+pub(crate) fn check_length(param: &str, bytes: usize, limit: usize) -> Result<()> {
+    if bytes <= limit {
+        return Ok(());
+    }
+    Err(Error::parameter(param, format!("{param} has {bytes} bytes of text, the most is {limit}")))
+}
+
+/// Templates know no developers: to them a developer is the system.
+fn check_role(index: usize, message: &mut Value) -> Result<()> {
+    let Some(Value::String(role)) = message.get_mut("role") else {
+        let param = format!("messages[{index}].role");
+        return Err(Error::parameter(&param, format!("{param} is missing or no string, it must be one of {ROLES:?}")));
+    };
+    if !ROLES.contains(&role.as_str()) {
+        let param = format!("messages[{index}].role");
+        return Err(Error::parameter(&param, format!("{param} is {role:?}, it must be one of {ROLES:?}")));
+    }
+    if role == "developer" {
+        "system".clone_into(role);
+    }
+    Ok(())
+}

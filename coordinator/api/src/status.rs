@@ -1,0 +1,56 @@
+//! `GET /health`, `GET /metrics` and the list of pages at `GET /`.
+
+use actix_web::http::StatusCode;
+use actix_web::{HttpRequest, HttpResponse, web};
+use metrics::{counter, gauge};
+use paceline_coordinator::Status;
+use serde_json::json;
+
+use crate::error::{Error, Result};
+use crate::server::Api;
+
+/// Whether requests are served, for whoever sends or restarts.
+pub(crate) async fn health(api: web::Data<Api>) -> Result<HttpResponse> {
+    let Status { ready, running, waiting, .. } = api.engine.status().await?;
+    let (code, status) = if ready { (StatusCode::OK, "ok") } else { (StatusCode::SERVICE_UNAVAILABLE, "loading") };
+    Ok(HttpResponse::build(code).json(json!({ "status": status, "running": running, "waiting": waiting })))
+}
+
+/// All metrics of the process, in the text form of Prometheus.
+pub(crate) async fn metrics(api: web::Data<Api>, request: HttpRequest) -> Result<HttpResponse> {
+    let Some(handle) = &api.config.metrics else {
+        return Err(Error::UnknownRoute { method: request.method().clone(), path: request.path().to_owned() });
+    };
+    measure(&api.engine.status().await?);
+    Ok(HttpResponse::Ok().content_type("text/plain; version=0.0.4; charset=utf-8").body(handle.render()))
+}
+
+/// The state of the engine at this moment.
+fn measure(status: &Status) {
+    gauge!("paceline_sessions_running").set(status.running as f64);
+    gauge!("paceline_sessions_waiting").set(status.waiting as f64);
+    gauge!("paceline_pages_used").set(status.pages_used as f64);
+    gauge!("paceline_pages").set(status.pages as f64);
+    gauge!("paceline_steps_in_flight").set(status.steps_in_flight as f64);
+    gauge!("paceline_ready").set(f64::from(u8::from(status.ready)));
+    counter!("paceline_prefill_tokens_total").absolute(status.prefill_tokens);
+    counter!("paceline_decode_tokens_total").absolute(status.decode_tokens);
+}
+
+/// What there is.
+pub(crate) async fn hello(api: web::Data<Api>) -> HttpResponse {
+    let model = api.engine.model();
+    HttpResponse::Ok().content_type("text/plain; charset=utf-8").body(format!(
+        "Paceline {} serves {}.\n\n\
+         POST /v1/chat/completions   answer a conversation\n\
+         POST /v1/completions        continue a text\n\
+         GET  /v1/models             the model\n\
+         GET  /v1/models/{{id}}        the model, by name\n\
+         POST /tokenize              text or messages to tokens\n\
+         POST /detokenize            tokens to text\n\
+         GET  /health                whether requests are served\n\
+         GET  /metrics               metrics for Prometheus\n",
+        env!("CARGO_PKG_VERSION"),
+        model.id,
+    ))
+}

@@ -1,0 +1,385 @@
+//! The coordinator's core: who runs, who waits, and what goes into the next step.
+//!
+//! Read [`Coordinator::on`]. The way of a session: `Open` puts it into the admission queue; when a slot and pages
+//! for all its tokens are free it is `Opened`; each `Want` brings tokens that it wants run; [`compose`] cuts them
+//! into chunks and sends steps while credits last; a step's `Done` returns its credit and brings outcomes; `Leave`
+//! ends it, wherever it is. Run-ahead is described in [`running`], the choice of a step's chunks in [`compose`].
+
+mod admission;
+mod compose;
+mod pace;
+mod running;
+mod status;
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::time::Duration;
+
+use paceline_proto::{Epoch, Operation, Outcome, SamplingSettings, SessionId, Step, StepDone, StepId, Wanted};
+
+pub use admission::Refusal;
+pub use running::Misuse;
+pub use status::{Accounts, Status};
+
+use crate::limits::Limits;
+use crate::pages::PagePool;
+use crate::slots::Slots;
+use admission::Waiting;
+use compose::InFlight;
+use pace::Pace;
+use running::Running;
+
+/// What the coordinator is told.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Event {
+    /// A session wants to run.
+    Open {
+        /// A name never used before.
+        session: SessionId,
+        /// Tokens of its prompt: until so many are sent, its chunks count as prefill.
+        prompt_tokens: usize,
+        /// The most tokens it will ever have, prompt and answer together.
+        token_limit: usize,
+        /// How the tail chooses tokens.
+        sampling: Box<SamplingSettings>,
+    },
+    /// A session that is `Opened` wants this run after what it wanted before. After a wish for a token or a
+    /// vector it may wish again only when it has it; and when run-ahead is on, the wish after a token must be
+    /// that token alone, to sample the next.
+    Want {
+        /// Whose.
+        session: SessionId,
+        /// What.
+        wish: Wish,
+    },
+    /// A session is over: finished, or cancelled in the queue, in prefill or in decode. Unknown ones are ignored,
+    /// since a session may leave while the news that it is lost is on its way.
+    Leave {
+        /// Whose.
+        session: SessionId,
+    },
+    /// A step came back. Steps of an old epoch and unknown ones are counted and ignored.
+    Done(StepDone),
+    /// A stage is gone or in error, and the memory of all sessions with it.
+    Failed {
+        /// Which, counted from 0.
+        stage: usize,
+        /// What it says.
+        reason: String,
+    },
+    /// A placement is in force: at its start everything is free. Whoever still runs or waits is lost.
+    Reset {
+        /// The placement's epoch.
+        epoch: Epoch,
+        /// Its bounds.
+        limits: Box<Limits>,
+    },
+    /// The moment that [`Coordinator::deadline`] named has come.
+    Tick,
+}
+
+/// What the coordinator wants done.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Action {
+    /// The session has a slot and pages: it may want.
+    Opened {
+        /// Whose.
+        session: SessionId,
+    },
+    /// The session will not run.
+    Refused {
+        /// Whose.
+        session: SessionId,
+        /// Why.
+        refusal: Refusal,
+    },
+    /// Send this to the head.
+    Send {
+        /// The step.
+        step: Step,
+        /// The vectors of its `Rows` chunks, in chunk order; empty when all chunks are tokens.
+        rows: Vec<f32>,
+    },
+    /// A chunk of the session came back.
+    Outcome {
+        /// Whose.
+        session: SessionId,
+        /// What came out.
+        outcome: Outcome,
+        /// How many of the session's tokens are now run: the place of a sampled token.
+        position: usize,
+    },
+    /// Tell the stages that nobody waits for the session's chunks in flight.
+    Cancel {
+        /// Whose.
+        session: SessionId,
+    },
+    /// The session left; its pages and its slot are free. Nothing about it follows.
+    Closed {
+        /// Whose.
+        session: SessionId,
+    },
+    /// The session cannot go on; its pages and its slot are free. Nothing about it follows.
+    Lost {
+        /// Whose.
+        session: SessionId,
+        /// Why.
+        loss: Loss,
+    },
+}
+
+/// Something a session wants run.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Wish {
+    /// What to run.
+    pub input: Input,
+    /// What is wanted of the last row.
+    pub wanted: Wanted,
+}
+
+/// Rows to run.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Input {
+    /// Tokens.
+    Tokens(Vec<u32>),
+    /// Vectors in place of token embeddings.
+    Rows {
+        /// One per row: time, height, width, and a fourth that is 0.
+        positions: Vec<[u32; 4]>,
+        /// `(rows, width)`.
+        values: Vec<f32>,
+    },
+}
+
+impl Input {
+    /// How many rows.
+    pub fn rows(&self) -> usize {
+        match self {
+            Self::Tokens(tokens) => tokens.len(),
+            Self::Rows { positions, .. } => positions.len(),
+        }
+    }
+}
+
+/// Why a session cannot go on.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum Loss {
+    /// A stage failed, and the session's memory with it.
+    #[error("stage {stage} failed: {reason}")]
+    Stage {
+        /// Which, counted from 0.
+        stage: usize,
+        /// What it says.
+        reason: String,
+    },
+    /// No token can be chosen for it; others are not concerned.
+    #[error("no token can be chosen: {reason}")]
+    Session {
+        /// What the tail says.
+        reason: String,
+    },
+    /// The results of a step are not those of the chunks that were sent.
+    #[error("the results of step {step} do not belong to what was sent")]
+    Results {
+        /// Which.
+        step: StepId,
+    },
+    /// Steps come back in order, so this one never will.
+    #[error("step {missing} is missing: step {came} came back before it")]
+    Missing {
+        /// The oldest in flight.
+        missing: StepId,
+        /// The one that came.
+        came: StepId,
+    },
+    /// A new placement took the old one's place.
+    #[error("the placement was replaced by epoch {epoch}")]
+    Replaced {
+        /// The new placement's.
+        epoch: Epoch,
+    },
+    /// The session wanted what it may not.
+    #[error(transparent)]
+    Misuse(#[from] Misuse),
+}
+
+/// Owns pages, slots, the admission queue, the credits and the choice of every step. See the module's text.
+#[derive(Debug)]
+pub struct Coordinator {
+    limits: Limits,
+    epoch: Epoch,
+    /// The number of the next step.
+    next_step: u64,
+    pages: PagePool,
+    slots: Slots,
+    /// In order of arrival.
+    waiting: VecDeque<Waiting>,
+    running: BTreeMap<SessionId, Running>,
+    /// Sessions that have a token and have not answered, by when they got it.
+    unanswered: BTreeSet<(Duration, SessionId)>,
+    /// Closes that go with the next step.
+    closes: Vec<Operation>,
+    /// Each holds a credit; oldest first.
+    steps: VecDeque<InFlight>,
+    pace: Pace,
+    /// Why nothing can run until a new placement is in force.
+    broken: Option<Loss>,
+    counts: status::Counts,
+}
+
+impl Coordinator {
+    /// A coordinator of a placement at whose start everything is free.
+    ///
+    /// # Panics
+    /// With limits that [`Limits::check`] refuses.
+    pub fn new(epoch: Epoch, limits: Limits) -> Self {
+        limits.check().expect("limits are checked where they are configured");
+        Self {
+            epoch,
+            next_step: 0,
+            pages: PagePool::new(limits.pages),
+            slots: Slots::new(limits.slots),
+            waiting: VecDeque::new(),
+            running: BTreeMap::new(),
+            unanswered: BTreeSet::new(),
+            closes: Vec::new(),
+            steps: VecDeque::new(),
+            pace: Pace::default(),
+            broken: None,
+            counts: status::Counts::default(),
+            limits,
+        }
+    }
+
+    /// Takes in one event at the time `now`, measured from any fixed moment, and appends what is to be done.
+    pub fn on(&mut self, event: Event, now: Duration, actions: &mut Vec<Action>) {
+        match event {
+            Event::Open { session, prompt_tokens, token_limit, sampling } => {
+                self.open(Waiting { session, prompt_tokens, token_limit, sampling, since: now }, actions);
+            }
+            Event::Want { session, wish } => self.want(session, wish, now, actions),
+            Event::Leave { session } => self.leave(session, actions),
+            Event::Done(done) => self.done(done, now, actions),
+            Event::Failed { stage, reason } => self.fail(Loss::Stage { stage, reason }, actions),
+            Event::Reset { epoch, limits } => self.reset(epoch, *limits, actions),
+            Event::Tick => {}
+        }
+        self.admit(actions);
+        self.expire(now, actions);
+        self.send_steps(now, actions);
+        debug_assert_eq!(crate::invariants::accounts_balance(&self.accounts()), Ok(()));
+    }
+
+    /// When to send a `Tick` if nothing else happens before. To be asked anew after every event.
+    pub fn deadline(&self, now: Duration) -> Option<Duration> {
+        let queue = self.waiting.front().map(|first| first.since + self.limits.queue_deadline);
+        let gather = self.unanswered.iter().map(|(since, _)| *since + self.limits.gather).find(|end| *end > now);
+        queue.into_iter().chain(gather).min()
+    }
+
+    fn want(&mut self, session: SessionId, wish: Wish, now: Duration, actions: &mut Vec<Action>) {
+        let Some(running) = self.running.get_mut(&session) else {
+            if self.waiting.iter().any(|waiting| waiting.session == session) {
+                self.lose(session, Misuse::NotOpened.into(), actions);
+            }
+            return; // it left, or was lost while its wish was on its way
+        };
+        if let Some(since) = running.answered() {
+            self.unanswered.remove(&(since, session));
+        }
+        match running.want(wish) {
+            Ok(None) => {}
+            Ok(Some(held)) => self.deliver(session, held, now, actions),
+            Err(misuse) => self.lose(session, misuse.into(), actions),
+        }
+    }
+
+    fn done(&mut self, done: StepDone, now: Duration, actions: &mut Vec<Action>) {
+        let known = done.epoch == self.epoch && self.steps.iter().any(|step| step.id == done.step);
+        if !known {
+            self.counts.ignored_results += 1;
+            return;
+        }
+        let step = self.steps.pop_front().expect("a known step is in flight");
+        if step.id != done.step {
+            return self.fail(Loss::Missing { missing: step.id, came: done.step }, actions);
+        }
+        if !step.fits(&done.results, |session| self.running.contains_key(&session)) {
+            return self.fail(Loss::Results { step: step.id }, actions);
+        }
+        self.pace.observe(step.prefill_rows, step.decode_rows, &done.times);
+        for (chunk, result) in step.chunks.into_iter().zip(done.results) {
+            let Some(running) = self.running.get_mut(&chunk.session) else { continue };
+            if let Some(came) = running.came_back(step.id, chunk.end, result.outcome) {
+                self.deliver(chunk.session, came, now, actions);
+            }
+        }
+    }
+
+    fn deliver(&mut self, session: SessionId, came: running::Came, now: Duration, actions: &mut Vec<Action>) {
+        match came.outcome {
+            Outcome::Failed(reason) => return self.lose(session, Loss::Session { reason }, actions),
+            Outcome::Sampled(_) => {
+                self.running.get_mut(&session).expect("outcomes belong to running sessions").expect_answer(now);
+                self.unanswered.insert((now, session));
+            }
+            _ => {}
+        }
+        actions.push(Action::Outcome { session, outcome: came.outcome, position: came.position });
+    }
+
+    fn leave(&mut self, session: SessionId, actions: &mut Vec<Action>) {
+        if self.remove(session, actions) {
+            actions.push(Action::Closed { session });
+        }
+    }
+
+    fn lose(&mut self, session: SessionId, loss: Loss, actions: &mut Vec<Action>) {
+        if self.remove(session, actions) {
+            actions.push(Action::Lost { session, loss });
+        }
+    }
+
+    /// Takes a session out, wherever it is. Its pages and its slot are free at once, even while chunks of it are
+    /// in flight: whoever gets them next does so in a later step, and every stage runs the steps in order.
+    fn remove(&mut self, session: SessionId, actions: &mut Vec<Action>) -> bool {
+        if let Some(place) = self.waiting.iter().position(|waiting| waiting.session == session) {
+            self.waiting.remove(place);
+            return true;
+        }
+        let Some(running) = self.running.remove(&session) else { return false };
+        if let Some(since) = running.unanswered_since() {
+            self.unanswered.remove(&(since, session));
+        }
+        if self.in_flight(session) {
+            actions.push(Action::Cancel { session });
+        }
+        if running.opened() {
+            self.closes.push(Operation::Close { session });
+        }
+        self.slots.give(running.slot());
+        self.pages.release(running.into_pages());
+        true
+    }
+
+    /// Whether a step in flight has a chunk of the session.
+    fn in_flight(&self, session: SessionId) -> bool {
+        self.steps.iter().any(|step| step.chunks.iter().any(|chunk| chunk.session == session))
+    }
+
+    /// The memory of all stages is worth nothing any more: everybody is lost, and nobody is let in.
+    fn fail(&mut self, loss: Loss, actions: &mut Vec<Action>) {
+        self.steps.clear();
+        let everybody = self.running.keys().copied().chain(self.waiting.iter().map(|waiting| waiting.session));
+        for session in everybody.collect::<Vec<_>>() {
+            self.lose(session, loss.clone(), actions);
+        }
+        self.closes.clear();
+        self.broken.get_or_insert(loss);
+    }
+
+    fn reset(&mut self, epoch: Epoch, limits: Limits, actions: &mut Vec<Action>) {
+        self.fail(Loss::Replaced { epoch }, actions);
+        let counts = std::mem::take(&mut self.counts);
+        *self = Self { counts, ..Self::new(epoch, limits) };
+    }
+}

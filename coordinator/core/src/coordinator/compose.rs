@@ -1,0 +1,216 @@
+//! What goes into the next step.
+//!
+//! The rules, in this order:
+//! 1. A step is sent while a credit is free, and not while sessions that just got a token are about to answer
+//!    (at most [`gather`](crate::Limits::gather) long): a decode step of one costs nearly as much as one of all.
+//! 2. Decode first: every ready session, least recently served first. A dense model reads all its weights for one
+//!    row as for many, so ready sessions are never split over steps; groups that became ready apart may follow each
+//!    other through the row, at most one per stage, since more could not be computed at the same time.
+//! 3. Then prefill, least recently served first, within a budget of rows: all of
+//!    [`prefill_rows`](crate::Limits::prefill_rows) while nobody decodes, else what measured times allow.
+//! 4. Run-ahead: a single stage runs steps one after the other, so the token on its way is there before the step
+//!    that needs it. In a longer row that step would wait in the head with everything behind it; there it is sent
+//!    only when nothing else is ready.
+//!
+//! Neither starves the other: while prompts wait, decode leaves them some rows and one place among the wanted.
+
+use std::time::Duration;
+
+use paceline_proto::{Chunk, ChunkResult, Operation, Outcome, SessionId, Step, StepId, Wanted};
+
+use super::running::Readiness;
+use super::{Action, Coordinator};
+use crate::limits::LEAST_PREFILL_ROWS;
+
+/// A step on its way.
+#[derive(Debug)]
+pub(super) struct InFlight {
+    pub(super) id: StepId,
+    pub(super) chunks: Vec<Sent>,
+    pub(super) prefill_rows: usize,
+    pub(super) decode_rows: usize,
+}
+
+/// A chunk on its way.
+#[derive(Debug)]
+pub(super) struct Sent {
+    pub(super) session: SessionId,
+    /// How many of the session's tokens are run after it.
+    pub(super) end: usize,
+    wanted: Wanted,
+}
+
+impl InFlight {
+    /// Whether `results` are those of its chunks. Only a session that no longer runs may have a void one.
+    pub(super) fn fits(&self, results: &[ChunkResult], runs: impl Fn(SessionId) -> bool) -> bool {
+        let fits = |(sent, result): (&Sent, &ChunkResult)| {
+            let outcome = match (&result.outcome, sent.wanted) {
+                (Outcome::Void, _) => !runs(sent.session),
+                (Outcome::Failed(_), _) | (Outcome::Stored, Wanted::Nothing) => true,
+                (Outcome::Sampled(_), Wanted::Sample) => true,
+                (Outcome::Vector(_), Wanted::Vector) => true,
+                _ => false,
+            };
+            outcome && result.session == sent.session
+        };
+        results.len() == self.chunks.len() && self.chunks.iter().zip(results).all(fits)
+    }
+}
+
+/// A step in the making.
+#[derive(Debug)]
+struct Draft {
+    id: StepId,
+    operations: Vec<Operation>,
+    chunks: Vec<Chunk>,
+    values: Vec<f32>,
+    rows_left: usize,
+    wanted_left: usize,
+    prefill_rows: usize,
+    decode_rows: usize,
+}
+
+/// Running sessions by what they could do, each list least recently served first.
+#[derive(Debug, Default)]
+struct Ready {
+    prefill: Vec<SessionId>,
+    decode: Vec<SessionId>,
+    ahead: Vec<SessionId>,
+}
+
+impl Coordinator {
+    /// Sends steps while there are credits and rows to run.
+    pub(super) fn send_steps(&mut self, now: Duration, actions: &mut Vec<Action>) {
+        while self.steps.len() < self.limits.credits && !self.gathering(now) {
+            let Some(draft) = self.compose() else { return };
+            actions.push(self.send(draft));
+        }
+    }
+
+    /// Whether a session that got a token may be about to answer.
+    fn gathering(&self, now: Duration) -> bool {
+        self.unanswered.last().is_some_and(|(since, _)| now < *since + self.limits.gather)
+    }
+
+    fn compose(&mut self) -> Option<Draft> {
+        let ready = self.ready();
+        let mut draft = self.draft();
+        let ahead =
+            self.limits.run_ahead && (self.limits.stages == 1 || (ready.decode.is_empty() && ready.prefill.is_empty()));
+        let groups = self.steps.iter().filter(|step| step.decode_rows > 0).count();
+        let (spare_rows, spare_wanted) = if ready.prefill.is_empty() { (0, 0) } else { (LEAST_PREFILL_ROWS, 1) };
+        draft.rows_left -= spare_rows;
+        draft.wanted_left -= spare_wanted;
+        if groups < self.limits.stages || ahead {
+            self.add_decode(&mut draft, &ready.decode);
+        }
+        if ahead {
+            self.add_ahead(&mut draft, &ready.ahead);
+        }
+        draft.rows_left += spare_rows;
+        draft.wanted_left += spare_wanted;
+        self.add_prefill(&mut draft, &ready.prefill);
+        // with nothing in flight no later step would take the closes along
+        let closes_only = !self.closes.is_empty() && self.steps.is_empty();
+        (!draft.chunks.is_empty() || closes_only).then_some(draft)
+    }
+
+    fn draft(&self) -> Draft {
+        Draft {
+            id: StepId(self.next_step),
+            operations: Vec::new(),
+            chunks: Vec::new(),
+            values: Vec::new(),
+            rows_left: self.limits.step_rows,
+            wanted_left: self.limits.step_wanted,
+            prefill_rows: 0,
+            decode_rows: 0,
+        }
+    }
+
+    fn ready(&self) -> Ready {
+        let mut by_turn: Vec<_> =
+            self.running.iter().map(|(session, running)| (running.turn(), *session, running.readiness())).collect();
+        by_turn.sort_unstable_by_key(|(turn, session, _)| (*turn, *session));
+        let mut ready = Ready::default();
+        for (_, session, readiness) in by_turn {
+            match readiness {
+                Readiness::Prefill => ready.prefill.push(session),
+                Readiness::Decode => ready.decode.push(session),
+                Readiness::Ahead => ready.ahead.push(session),
+                Readiness::Nothing => {}
+            }
+        }
+        ready
+    }
+
+    fn add_decode(&mut self, draft: &mut Draft, sessions: &[SessionId]) {
+        for session in sessions {
+            draft.decode_rows += self.add(draft, *session, draft.rows_left);
+        }
+    }
+
+    fn add_ahead(&mut self, draft: &mut Draft, sessions: &[SessionId]) {
+        for session in sessions {
+            if draft.rows_left == 0 || draft.wanted_left == 0 {
+                return;
+            }
+            let running = self.running.get_mut(session).expect("ready sessions run");
+            let chunk = running.run_ahead(draft.id).expect("its token is on its way");
+            draft.decode_rows += 1;
+            self.counts.run_ahead_tokens += 1;
+            self.push(draft, chunk);
+        }
+    }
+
+    fn add_prefill(&mut self, draft: &mut Draft, sessions: &[SessionId]) {
+        let most = self.limits.prefill_rows;
+        let mut budget =
+            if self.anybody_decodes() { self.pace.prefill_rows(self.limits.step_target, most) } else { most };
+        for session in sessions {
+            let rows = self.add(draft, *session, budget.min(draft.rows_left));
+            draft.prefill_rows += rows;
+            budget -= rows;
+        }
+    }
+
+    /// Whether a session waits for its next token. A reader too slow to answer does not count.
+    fn anybody_decodes(&self) -> bool {
+        self.running.values().any(|running| running.decodes() && running.unanswered_since().is_none())
+    }
+
+    /// Adds the session's next chunk of at most `most` rows; returns how many it has.
+    fn add(&mut self, draft: &mut Draft, session: SessionId, most: usize) -> usize {
+        let running = self.running.get_mut(&session).expect("ready sessions run");
+        let Some(chunk) = running.cut(draft.id, most, draft.wanted_left > 0, &mut draft.values) else { return 0 };
+        let rows = chunk.input.rows();
+        self.push(draft, chunk);
+        rows
+    }
+
+    fn push(&mut self, draft: &mut Draft, chunk: Chunk) {
+        let running = self.running.get_mut(&chunk.session).expect("ready sessions run");
+        running.prepare(&self.limits, &mut self.pages, &mut draft.operations);
+        draft.rows_left -= chunk.input.rows();
+        draft.wanted_left -= usize::from(chunk.wanted != Wanted::Nothing);
+        draft.chunks.push(chunk);
+    }
+
+    /// Takes a credit.
+    fn send(&mut self, draft: Draft) -> Action {
+        let Draft { id, operations, chunks, values, prefill_rows, decode_rows, .. } = draft;
+        self.next_step += 1;
+        self.counts.steps += 1;
+        self.counts.prefill_tokens += prefill_rows as u64;
+        self.counts.decode_tokens += decode_rows as u64;
+        let sent = |chunk: &Chunk| Sent {
+            session: chunk.session,
+            end: chunk.start as usize + chunk.input.rows(),
+            wanted: chunk.wanted,
+        };
+        self.steps.push_back(InFlight { id, chunks: chunks.iter().map(sent).collect(), prefill_rows, decode_rows });
+        let mut all = std::mem::take(&mut self.closes);
+        all.extend(operations);
+        Action::Send { step: Step { epoch: self.epoch, id, operations: all, chunks }, rows: values }
+    }
+}

@@ -1,0 +1,299 @@
+//! One admitted session: what it wants run, how far that is sent, and what of it is on its way.
+//!
+//! Run-ahead, one token deep: while the result of step `n` is on its way, the chunk that follows it may be sent
+//! as "the token sampled in step `n`". When the session then wants that very token, the wish is *matched* with the
+//! chunk instead of sent. The outcome of such a chunk is held back until then: a session never gets a token whose
+//! predecessor it has not accepted.
+
+use std::collections::VecDeque;
+use std::time::Duration;
+
+use paceline_proto::{
+    Chunk, ChunkInput, Operation, Outcome, PageId, SamplingSettings, SessionId, Slot, StepId, Wanted,
+};
+
+use super::admission::Waiting;
+use super::{Input, Wish};
+use crate::limits::Limits;
+use crate::pages::{PagePool, PageTable};
+
+/// What a session may not want.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum Misuse {
+    /// It has no place yet.
+    #[error("the session wants something before it is opened")]
+    NotOpened,
+    /// Nothing to run, or vectors that are not whole rows.
+    #[error("the session wants {rows} rows with {values} values run")]
+    Shape {
+        /// How many.
+        rows: usize,
+        /// Of all rows together; 0 for tokens.
+        values: usize,
+    },
+    /// More than was reserved for it.
+    #[error("the session wants {tokens} tokens, its limit is {limit}")]
+    OverLimit {
+        /// With this wish.
+        tokens: usize,
+        /// When it was opened.
+        limit: usize,
+    },
+    /// It has not got what it wanted before.
+    #[error("the session wants more before it has the token or vector it wanted")]
+    TooEarly,
+    /// Its token was run ahead, and it wants something else.
+    #[error("the session wants something other than its sampled token, which is already run")]
+    NotTheToken,
+}
+
+/// How a session could take part in the next step.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Readiness {
+    /// Rows of the prompt wait to be sent.
+    Prefill,
+    /// Rows after the prompt wait to be sent.
+    Decode,
+    /// Its next token is on its way and could be run ahead.
+    Ahead,
+    /// Nothing to send.
+    Nothing,
+}
+
+/// An outcome for the session.
+#[derive(Debug)]
+pub(super) struct Came {
+    pub(super) outcome: Outcome,
+    pub(super) position: usize,
+}
+
+/// A chunk that was run ahead and is not yet matched by a wish.
+#[derive(Debug)]
+struct Ahead {
+    /// The step it is in.
+    step: StepId,
+    /// The token that it runs, once known.
+    token: Option<u32>,
+    /// Its own result, held back.
+    held: Option<Outcome>,
+}
+
+/// A session with a slot and pages.
+#[derive(Debug)]
+pub(super) struct Running {
+    session: SessionId,
+    prompt_tokens: usize,
+    token_limit: usize,
+    slot: Slot,
+    pages: PageTable,
+    /// Until the operation that opens it is sent.
+    sampling: Option<Box<SamplingSettings>>,
+    /// Wanted and not sent, with how many rows of the first are already sent.
+    wishes: VecDeque<Wish>,
+    first_sent: usize,
+    /// Tokens sent, those wanted and not sent not counted.
+    sent: usize,
+    /// A token or vector was wanted and not yet delivered.
+    owed: bool,
+    /// The step that will sample the token after all that was wanted; a chunk run ahead of its wish does not count.
+    samples: Option<StepId>,
+    ahead: Option<Ahead>,
+    unanswered_since: Option<Duration>,
+    /// Least recently served first; in the order of admission before it is served at all.
+    turn: (Option<StepId>, u64),
+}
+
+impl Running {
+    pub(super) fn new(waiting: Waiting, slot: Slot, pages: PageTable, number: u64) -> Self {
+        Self {
+            session: waiting.session,
+            prompt_tokens: waiting.prompt_tokens,
+            token_limit: waiting.token_limit,
+            slot,
+            pages,
+            sampling: Some(waiting.sampling),
+            wishes: VecDeque::new(),
+            first_sent: 0,
+            sent: 0,
+            owed: false,
+            samples: None,
+            ahead: None,
+            unanswered_since: None,
+            turn: (None, number),
+        }
+    }
+
+    pub(super) fn readiness(&self) -> Readiness {
+        if !self.wishes.is_empty() {
+            return if self.decodes() { Readiness::Decode } else { Readiness::Prefill };
+        }
+        // a token sampled in the last place is never run
+        if self.samples.is_some() && self.ahead.is_none() && self.sent + 1 < self.token_limit {
+            return Readiness::Ahead;
+        }
+        Readiness::Nothing
+    }
+
+    /// Its prompt is sent.
+    pub(super) fn decodes(&self) -> bool {
+        self.sent >= self.prompt_tokens
+    }
+
+    pub(super) fn turn(&self) -> (Option<StepId>, u64) {
+        self.turn
+    }
+
+    pub(super) fn opened(&self) -> bool {
+        self.sampling.is_none()
+    }
+
+    pub(super) fn slot(&self) -> Slot {
+        self.slot
+    }
+
+    pub(super) fn pages(&self) -> &PageTable {
+        &self.pages
+    }
+
+    pub(super) fn into_pages(self) -> PageTable {
+        self.pages
+    }
+
+    /// It was given a token, and is expected to say at once what it wants next.
+    pub(super) fn expect_answer(&mut self, now: Duration) {
+        self.unanswered_since = Some(now);
+    }
+
+    pub(super) fn unanswered_since(&self) -> Option<Duration> {
+        self.unanswered_since
+    }
+
+    /// It answered; since when that was expected.
+    pub(super) fn answered(&mut self) -> Option<Duration> {
+        self.unanswered_since.take()
+    }
+
+    /// Takes in a wish; returns an outcome that was held back for it.
+    pub(super) fn want(&mut self, wish: Wish) -> Result<Option<Came>, Misuse> {
+        if self.owed {
+            return Err(Misuse::TooEarly);
+        }
+        if let Some(ahead) = self.ahead.take() {
+            return self.matched(ahead, &wish);
+        }
+        let rows = wish.input.rows();
+        if let Input::Rows { values, .. } = &wish.input
+            && (values.is_empty() || rows == 0 || values.len() % rows != 0)
+        {
+            return Err(Misuse::Shape { rows, values: values.len() });
+        }
+        if rows == 0 {
+            return Err(Misuse::Shape { rows, values: 0 });
+        }
+        let waiting = self.wishes.iter().map(|wish| wish.input.rows()).sum::<usize>() - self.first_sent;
+        let tokens = self.sent + waiting + rows;
+        if tokens > self.token_limit {
+            return Err(Misuse::OverLimit { tokens, limit: self.token_limit });
+        }
+        self.owed = wish.wanted != Wanted::Nothing;
+        self.wishes.push_back(wish);
+        Ok(None)
+    }
+
+    /// Matches a wish with the chunk that was run ahead of it.
+    fn matched(&mut self, ahead: Ahead, wish: &Wish) -> Result<Option<Came>, Misuse> {
+        let token = ahead.token.expect("the token was delivered, or the session would be owed it");
+        if wish.wanted != Wanted::Sample || wish.input != Input::Tokens(vec![token]) {
+            return Err(Misuse::NotTheToken);
+        }
+        if let Some(outcome) = ahead.held {
+            return Ok(Some(Came { outcome, position: self.sent }));
+        }
+        self.owed = true;
+        self.samples = Some(ahead.step);
+        Ok(None)
+    }
+
+    /// Cuts the next chunk from what is wanted, of at most `most` rows, for `step`; its vectors, if it has any, go
+    /// to the end of `values`. Nothing if something would be wanted of it and `may_want` does not allow that.
+    pub(super) fn cut(&mut self, step: StepId, most: usize, may_want: bool, values: &mut Vec<f32>) -> Option<Chunk> {
+        let wish = self.wishes.front()?;
+        let all = wish.input.rows();
+        let rows = most.min(all - self.first_sent);
+        let last = self.first_sent + rows == all;
+        let wanted = if last { wish.wanted } else { Wanted::Nothing };
+        if rows == 0 || (wanted != Wanted::Nothing && !may_want) {
+            return None;
+        }
+        let input = slice(&wish.input, self.first_sent, rows, values);
+        self.first_sent += rows;
+        if last {
+            self.wishes.pop_front();
+            self.first_sent = 0;
+        }
+        self.samples = (wanted == Wanted::Sample).then_some(step);
+        Some(self.chunk(step, input, wanted))
+    }
+
+    /// The chunk that runs the token on its way.
+    pub(super) fn run_ahead(&mut self, step: StepId) -> Option<Chunk> {
+        let sampled = self.samples?;
+        self.ahead = Some(Ahead { step, token: None, held: None });
+        Some(self.chunk(step, ChunkInput::Sampled { step: sampled }, Wanted::Sample))
+    }
+
+    fn chunk(&mut self, step: StepId, input: ChunkInput, wanted: Wanted) -> Chunk {
+        let start = u32::try_from(self.sent).expect("a context is shorter than 2^32 tokens");
+        self.sent += input.rows();
+        self.turn.0 = Some(step);
+        Chunk { session: self.session, start, input, wanted, void: false }
+    }
+
+    /// The operations that the chunk just cut needs before it.
+    pub(super) fn prepare(&mut self, limits: &Limits, pool: &mut PagePool, operations: &mut Vec<Operation>) {
+        let session = self.session;
+        if let Some(sampling) = self.sampling.take() {
+            operations.push(Operation::Open { session, slot: self.slot, sampling });
+        }
+        let missing = limits.pages_for(self.sent) - self.pages.pages().len();
+        if missing > 0 {
+            let pages: Vec<PageId> = pool.grant(&mut self.pages, missing).to_vec();
+            operations.push(Operation::Grant { session, pages });
+        }
+    }
+
+    /// Takes in the outcome of a chunk of `step`, after which `end` tokens are run. Nothing comes of it yet if the
+    /// chunk was run ahead of its wish.
+    pub(super) fn came_back(&mut self, step: StepId, end: usize, outcome: Outcome) -> Option<Came> {
+        if let Some(ahead) = &mut self.ahead
+            && ahead.step == step
+        {
+            ahead.held = Some(outcome);
+            return None;
+        }
+        match &outcome {
+            Outcome::Sampled(sampled) => {
+                self.owed = false;
+                self.samples = None;
+                if let Some(ahead) = &mut self.ahead {
+                    ahead.token = Some(sampled.token);
+                }
+            }
+            Outcome::Vector(_) => self.owed = false,
+            Outcome::Stored | Outcome::Void | Outcome::Failed(_) => {}
+        }
+        Some(Came { outcome, position: end })
+    }
+}
+
+/// `rows` rows of `input` from `start`; vectors go to the end of `values`.
+fn slice(input: &Input, start: usize, rows: usize, values: &mut Vec<f32>) -> ChunkInput {
+    match input {
+        Input::Tokens(tokens) => ChunkInput::Tokens(tokens[start..start + rows].to_vec()),
+        Input::Rows { positions, values: all } => {
+            let width = all.len() / positions.len();
+            values.extend_from_slice(&all[start * width..(start + rows) * width]);
+            ChunkInput::Rows { positions: positions[start..start + rows].to_vec() }
+        }
+    }
+}

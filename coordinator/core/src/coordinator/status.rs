@@ -1,0 +1,117 @@
+//! What can be seen of the coordinator from outside: figures for metrics, and accounts for the invariants.
+
+use paceline_proto::{PageId, SessionId};
+
+use super::Coordinator;
+
+/// Figures for metrics. Counts run from the program's start, through all epochs.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Status {
+    /// Sessions with a slot.
+    pub running: usize,
+    /// Sessions in the admission queue.
+    pub waiting: usize,
+    /// Pages nobody holds, promised or not.
+    pub pages_free: usize,
+    /// Of the free pages, those promised to running sessions.
+    pub pages_reserved: usize,
+    /// Pages held.
+    pub pages_used: usize,
+    /// Credits taken.
+    pub steps_in_flight: usize,
+    /// Sessions admitted.
+    pub admitted: u64,
+    /// Steps sent.
+    pub steps: u64,
+    /// Rows of prompts sent.
+    pub prefill_tokens: u64,
+    /// Rows after prompts sent.
+    pub decode_tokens: u64,
+    /// Of those, rows sent before their token was back.
+    pub run_ahead_tokens: u64,
+    /// Results of old epochs or unknown steps.
+    pub ignored_results: u64,
+    /// What a row of prefill takes on the slowest stage, once known.
+    pub micros_per_prefill_row: Option<f64>,
+    /// What a step of decode alone takes on the slowest stage, once known.
+    pub micros_per_decode_step: Option<f64>,
+    /// Why nothing runs, if nothing can.
+    pub broken: Option<String>,
+}
+
+/// Who holds what. [`invariants`](crate::invariants) says what must hold of it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Accounts {
+    /// Pages there are.
+    pub pages: usize,
+    /// Pages nobody holds.
+    pub pages_free: usize,
+    /// Of those, how many are promised.
+    pub pages_reserved: usize,
+    /// Slots there are.
+    pub slots: usize,
+    /// Slots nobody has.
+    pub slots_free: usize,
+    /// Steps in flight.
+    pub steps: usize,
+    /// The most.
+    pub credits: usize,
+    /// Sessions in the queue.
+    pub waiting: usize,
+    /// The most.
+    pub queue: usize,
+    /// By running session: its pages, and how many more it was promised.
+    pub tables: Vec<(SessionId, Vec<PageId>, usize)>,
+}
+
+#[derive(Debug, Default)]
+pub(super) struct Counts {
+    pub(super) admitted: u64,
+    pub(super) steps: u64,
+    pub(super) prefill_tokens: u64,
+    pub(super) decode_tokens: u64,
+    pub(super) run_ahead_tokens: u64,
+    pub(super) ignored_results: u64,
+}
+
+impl Coordinator {
+    /// Figures for metrics.
+    pub fn status(&self) -> Status {
+        Status {
+            running: self.running.len(),
+            waiting: self.waiting.len(),
+            pages_free: self.pages.free(),
+            pages_reserved: self.pages.reserved(),
+            pages_used: self.pages.total() - self.pages.free(),
+            steps_in_flight: self.steps.len(),
+            admitted: self.counts.admitted,
+            steps: self.counts.steps,
+            prefill_tokens: self.counts.prefill_tokens,
+            decode_tokens: self.counts.decode_tokens,
+            run_ahead_tokens: self.counts.run_ahead_tokens,
+            ignored_results: self.counts.ignored_results,
+            micros_per_prefill_row: self.pace.micros_per_prefill_row(),
+            micros_per_decode_step: self.pace.micros_per_decode_step(),
+            broken: self.broken.as_ref().map(ToString::to_string),
+        }
+    }
+
+    /// Who holds what.
+    pub fn accounts(&self) -> Accounts {
+        let table = |(session, running): (&SessionId, &super::Running)| {
+            (*session, running.pages().pages().to_vec(), running.pages().reserved())
+        };
+        Accounts {
+            pages: self.pages.total(),
+            pages_free: self.pages.free(),
+            pages_reserved: self.pages.reserved(),
+            slots: self.limits.slots,
+            slots_free: self.slots.free(),
+            steps: self.steps.len(),
+            credits: self.limits.credits,
+            waiting: self.waiting.len(),
+            queue: self.limits.queue,
+            tables: self.running.iter().map(table).collect(),
+        }
+    }
+}

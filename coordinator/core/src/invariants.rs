@@ -1,0 +1,241 @@
+//! What must always hold, each with an id: of the coordinator's accounts after every event, and of the stream of
+//! steps it sends. The coordinator checks its accounts in debug builds; tests and the simulation check both.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt::Display;
+
+use paceline_proto::{Chunk, ChunkInput, Operation, PageId, SessionId, Slot, Step, StepId, Wanted};
+
+use crate::coordinator::Accounts;
+use crate::limits::Limits;
+
+#[cfg(test)]
+mod tests;
+
+/// Something that must always hold.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum Invariant {
+    /// A1.
+    #[error("A1: pages held and free are all pages")]
+    PagesBalance,
+    /// A2.
+    #[error("A2: no page is held twice")]
+    PageHeldOnce,
+    /// A3.
+    #[error("A3: as many pages are reserved as sessions were promised, and all of them are free")]
+    ReservedPagesAreFree,
+    /// A4.
+    #[error("A4: slots had and free are all slots")]
+    SlotsBalance,
+    /// A5.
+    #[error("A5: no more steps are in flight than there are credits")]
+    StepsWithinCredits,
+    /// A6.
+    #[error("A6: the queue is bounded")]
+    QueueBounded,
+    /// S1.
+    #[error("S1: step ids are consecutive")]
+    StepsConsecutive,
+    /// S2.
+    #[error("S2: a session is opened once and closed once after that")]
+    OpenThenClose,
+    /// S3.
+    #[error("S3: a slot belongs to one open session")]
+    SlotHasOneOwner,
+    /// S4.
+    #[error("S4: a page belongs to one open session")]
+    PageHasOneOwner,
+    /// S5.
+    #[error("S5: a session has at most one chunk in a step")]
+    OneChunkPerSession,
+    /// S6.
+    #[error("S6: a session's chunks cover its tokens once, in order")]
+    ChunksContiguous,
+    /// S7.
+    #[error("S7: a chunk's tokens have pages")]
+    ChunkHasPages,
+    /// S8.
+    #[error("S8: a step's rows fit the stages' buffers")]
+    RowsWithinStep,
+    /// S9.
+    #[error("S9: a step's wanted rows fit the tail's buffers")]
+    WantedWithinStep,
+    /// S10.
+    #[error("S10: a sampled token is run once, after the step that samples it")]
+    SampledFollows,
+}
+
+/// An invariant that does not hold.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{invariant}, but {found}")]
+pub struct Broken {
+    /// Which.
+    pub invariant: Invariant,
+    /// What is the case instead.
+    pub found: String,
+}
+
+impl Invariant {
+    fn holds(self, holds: bool, found: impl Display) -> Result<(), Broken> {
+        if holds { Ok(()) } else { Err(Broken { invariant: self, found: found.to_string() }) }
+    }
+}
+
+/// Checks A1 to A6.
+///
+/// # Errors
+/// The first that does not hold.
+pub fn accounts_balance(accounts: &Accounts) -> Result<(), Broken> {
+    let held: usize = accounts.tables.iter().map(|(_, pages, _)| pages.len()).sum();
+    let distinct: BTreeSet<_> = accounts.tables.iter().flat_map(|(_, pages, _)| pages).collect();
+    let promised: usize = accounts.tables.iter().map(|(_, _, reserved)| reserved).sum();
+    let Accounts { pages, pages_free, pages_reserved, slots, slots_free, steps, credits, waiting, queue, .. } =
+        accounts;
+    let running = accounts.tables.len();
+    Invariant::PageHeldOnce
+        .holds(distinct.len() == held, format_args!("{held} are held, {} distinct", distinct.len()))?;
+    Invariant::PagesBalance
+        .holds(held + pages_free == *pages, format_args!("{held} held and {pages_free} free of {pages}"))?;
+    Invariant::ReservedPagesAreFree.holds(
+        promised == *pages_reserved && pages_reserved <= pages_free,
+        format_args!("{promised} promised, {pages_reserved} reserved, {pages_free} free"),
+    )?;
+    Invariant::SlotsBalance
+        .holds(running + slots_free == *slots, format_args!("{running} had and {slots_free} free of {slots}"))?;
+    Invariant::StepsWithinCredits.holds(steps <= credits, format_args!("{steps} in flight of {credits}"))?;
+    Invariant::QueueBounded.holds(waiting <= queue, format_args!("{waiting} wait of {queue}"))
+}
+
+/// What a session has on the stages, as the stream of steps tells it.
+#[derive(Debug)]
+struct Open {
+    slot: Slot,
+    pages: Vec<PageId>,
+    tokens: usize,
+    /// The step that samples its next token.
+    samples: Option<StepId>,
+}
+
+/// Follows the steps of one epoch as a stage would, and checks S1 to S10.
+#[derive(Debug)]
+pub struct StepStream {
+    next: StepId,
+    page_tokens: usize,
+    step_rows: usize,
+    step_wanted: usize,
+    open: BTreeMap<SessionId, Open>,
+    closed: BTreeSet<SessionId>,
+    slots: BTreeMap<Slot, SessionId>,
+    pages: BTreeMap<PageId, SessionId>,
+}
+
+impl StepStream {
+    /// The stream before its first step.
+    pub fn new(limits: &Limits) -> Self {
+        Self {
+            next: StepId(0),
+            page_tokens: limits.page_tokens,
+            step_rows: limits.step_rows,
+            step_wanted: limits.step_wanted,
+            open: BTreeMap::new(),
+            closed: BTreeSet::new(),
+            slots: BTreeMap::new(),
+            pages: BTreeMap::new(),
+        }
+    }
+
+    /// Follows one step.
+    ///
+    /// # Errors
+    /// The first invariant that it breaks.
+    pub fn follow(&mut self, step: &Step) -> Result<(), Broken> {
+        Invariant::StepsConsecutive.holds(step.id == self.next, format_args!("{} came, not {}", step.id, self.next))?;
+        self.next.0 += 1;
+        for operation in &step.operations {
+            self.apply(operation)?;
+        }
+        self.check_size(step)?;
+        let mut seen = BTreeSet::new();
+        for chunk in &step.chunks {
+            Invariant::OneChunkPerSession.holds(seen.insert(chunk.session), chunk.session)?;
+            self.run(step.id, chunk)?;
+        }
+        Ok(())
+    }
+
+    /// How many sessions are open.
+    pub fn open_sessions(&self) -> usize {
+        self.open.len()
+    }
+
+    fn check_size(&self, step: &Step) -> Result<(), Broken> {
+        let rows: usize = step.chunks.iter().map(|chunk| chunk.input.rows()).sum();
+        let wanted = step.chunks.iter().filter(|chunk| chunk.wanted != Wanted::Nothing).count();
+        Invariant::RowsWithinStep.holds(rows <= self.step_rows, format_args!("{rows} of {}", self.step_rows))?;
+        Invariant::WantedWithinStep.holds(wanted <= self.step_wanted, format_args!("{wanted} of {}", self.step_wanted))
+    }
+
+    fn apply(&mut self, operation: &Operation) -> Result<(), Broken> {
+        match operation {
+            Operation::Open { session, slot, .. } => self.begin(*session, *slot),
+            Operation::Grant { session, pages } => self.grant(*session, pages),
+            Operation::Close { session } => self.end(*session),
+            Operation::CopyPage { .. } | Operation::CopyState { .. } => Ok(()),
+        }
+    }
+
+    fn begin(&mut self, session: SessionId, slot: Slot) -> Result<(), Broken> {
+        let new = !self.open.contains_key(&session) && !self.closed.contains(&session);
+        Invariant::OpenThenClose.holds(new, format_args!("{session} is opened again"))?;
+        let owner = self.slots.insert(slot, session);
+        Invariant::SlotHasOneOwner.holds(owner.is_none(), format_args!("slot {} has two", slot.0))?;
+        self.open.insert(session, Open { slot, pages: Vec::new(), tokens: 0, samples: None });
+        Ok(())
+    }
+
+    fn grant(&mut self, session: SessionId, pages: &[PageId]) -> Result<(), Broken> {
+        let Some(open) = self.open.get_mut(&session) else {
+            return Invariant::OpenThenClose.holds(false, format_args!("{session} is granted pages while not open"));
+        };
+        for page in pages {
+            let owner = self.pages.insert(*page, session);
+            Invariant::PageHasOneOwner.holds(owner.is_none(), format_args!("page {} has two", page.0))?;
+            open.pages.push(*page);
+        }
+        Ok(())
+    }
+
+    fn end(&mut self, session: SessionId) -> Result<(), Broken> {
+        let Some(open) = self.open.remove(&session) else {
+            return Invariant::OpenThenClose.holds(false, format_args!("{session} is closed while not open"));
+        };
+        self.slots.remove(&open.slot);
+        for page in open.pages {
+            self.pages.remove(&page);
+        }
+        self.closed.insert(session);
+        Ok(())
+    }
+
+    fn run(&mut self, step: StepId, chunk: &Chunk) -> Result<(), Broken> {
+        let session = chunk.session;
+        let Some(open) = self.open.get_mut(&session) else {
+            return Invariant::OpenThenClose.holds(false, format_args!("{session} has a chunk while not open"));
+        };
+        let (start, rows) = (chunk.start as usize, chunk.input.rows());
+        Invariant::ChunksContiguous.holds(
+            start == open.tokens && rows > 0,
+            format_args!("{rows} rows of {session} start at {start}, not {}", open.tokens),
+        )?;
+        open.tokens += rows;
+        let room = open.pages.len() * self.page_tokens;
+        Invariant::ChunkHasPages
+            .holds(open.tokens <= room, format_args!("{session} has {} tokens and room for {room}", open.tokens))?;
+        if let ChunkInput::Sampled { step: sampled } = chunk.input {
+            let found = format_args!("{session} runs the token of step {sampled}");
+            Invariant::SampledFollows.holds(open.samples == Some(sampled), found)?;
+        }
+        open.samples = (chunk.wanted == Wanted::Sample).then_some(step);
+        Ok(())
+    }
+}

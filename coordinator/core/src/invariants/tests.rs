@@ -1,0 +1,120 @@
+//! Each invariant is broken once on purpose: a check that cannot fail proves nothing.
+
+use paceline_proto::{Epoch, SamplingSettings};
+use uuid::Uuid;
+
+use super::*;
+
+fn session(number: u128) -> SessionId {
+    SessionId(Uuid::from_u128(number))
+}
+
+fn balanced() -> Accounts {
+    Accounts {
+        pages: 8,
+        pages_free: 5,
+        pages_reserved: 2,
+        slots: 4,
+        slots_free: 2,
+        steps: 1,
+        credits: 2,
+        waiting: 0,
+        queue: 3,
+        tables: vec![(session(1), vec![PageId(0), PageId(3)], 2), (session(2), vec![PageId(1)], 0)],
+    }
+}
+
+#[test]
+fn each_mistake_in_the_accounts_is_found() {
+    type Mistake = (Invariant, fn(&mut Accounts));
+    let mistakes: [Mistake; 8] = [
+        (Invariant::PagesBalance, |accounts| accounts.pages_free += 1), // freed twice
+        (Invariant::PagesBalance, |accounts| accounts.pages_free -= 1), // lost
+        (Invariant::PageHeldOnce, |accounts| accounts.tables[1].1[0] = PageId(3)),
+        (Invariant::ReservedPagesAreFree, |accounts| accounts.pages_reserved += 1),
+        (Invariant::ReservedPagesAreFree, |accounts| {
+            accounts.tables[0].2 = 6;
+            accounts.pages_reserved = 6;
+        }),
+        (Invariant::SlotsBalance, |accounts| accounts.slots_free += 1),
+        (Invariant::StepsWithinCredits, |accounts| accounts.steps = 3),
+        (Invariant::QueueBounded, |accounts| accounts.waiting = 4),
+    ];
+    assert_eq!(accounts_balance(&balanced()), Ok(()));
+    for (invariant, mistake) in mistakes {
+        let mut accounts = balanced();
+        mistake(&mut accounts);
+        assert_eq!(accounts_balance(&accounts).map_err(|broken| broken.invariant), Err(invariant));
+    }
+}
+
+fn open(number: u128, slot: u32) -> Operation {
+    Operation::Open { session: session(number), slot: Slot(slot), sampling: Box::new(SamplingSettings::default()) }
+}
+
+fn grant(number: u128, page: u32) -> Operation {
+    Operation::Grant { session: session(number), pages: vec![PageId(page)] }
+}
+
+fn close(number: u128) -> Operation {
+    Operation::Close { session: session(number) }
+}
+
+fn chunk(number: u128, start: u32, rows: usize) -> Chunk {
+    let input = ChunkInput::Tokens(vec![7; rows]);
+    Chunk { session: session(number), start, input, wanted: Wanted::Sample, void: false }
+}
+
+fn ahead(number: u128, start: u32, step: u64) -> Chunk {
+    Chunk { input: ChunkInput::Sampled { step: StepId(step) }, ..chunk(number, start, 1) }
+}
+
+fn follow(steps: Vec<(u64, Vec<Operation>, Vec<Chunk>)>) -> Result<(), Invariant> {
+    let limits = Limits { step_rows: 6, step_wanted: 2, ..Limits::new(1, 4, 8, 4, 32) };
+    let mut stream = StepStream::new(&limits);
+    for (id, operations, chunks) in steps {
+        let step = Step { epoch: Epoch(0), id: StepId(id), operations, chunks };
+        stream.follow(&step).map_err(|broken| broken.invariant)?;
+    }
+    Ok(())
+}
+
+#[test]
+fn a_right_stream_is_right() {
+    let steps = vec![
+        (0, vec![open(1, 0), grant(1, 0)], vec![chunk(1, 0, 3)]),
+        (1, vec![open(2, 1), grant(2, 1)], vec![chunk(2, 0, 4), ahead(1, 3, 0)]),
+        (2, vec![close(1), grant(2, 0)], vec![chunk(2, 4, 1)]), // page 0 goes from one to the other
+        (3, vec![open(3, 0), close(2)], vec![]),
+    ];
+    assert_eq!(follow(steps), Ok(()));
+}
+
+#[test]
+fn each_mistake_in_the_stream_is_found() {
+    let first = || (0, vec![open(1, 0), grant(1, 0)], vec![chunk(1, 0, 3)]);
+    let second = |operations, chunks| vec![first(), (1, operations, chunks)];
+    let mistakes = [
+        (Invariant::StepsConsecutive, vec![first(), (2, vec![], vec![])]),
+        (Invariant::StepsConsecutive, vec![first(), (0, vec![], vec![])]),
+        (Invariant::OpenThenClose, second(vec![open(1, 1)], vec![])),
+        (Invariant::OpenThenClose, second(vec![close(1), close(1)], vec![])),
+        (Invariant::OpenThenClose, second(vec![close(1), open(1, 0)], vec![])),
+        (Invariant::OpenThenClose, second(vec![grant(2, 1)], vec![])),
+        (Invariant::OpenThenClose, second(vec![], vec![chunk(2, 0, 1)])),
+        (Invariant::SlotHasOneOwner, second(vec![open(2, 0)], vec![])),
+        (Invariant::PageHasOneOwner, second(vec![open(2, 1), grant(2, 0)], vec![])),
+        (Invariant::PageHasOneOwner, second(vec![grant(1, 0)], vec![])),
+        (Invariant::OneChunkPerSession, second(vec![], vec![chunk(1, 3, 1), chunk(1, 4, 1)])),
+        (Invariant::ChunksContiguous, second(vec![], vec![chunk(1, 2, 1)])), // a token twice
+        (Invariant::ChunksContiguous, second(vec![grant(1, 1)], vec![chunk(1, 4, 1)])), // a token left out
+        (Invariant::ChunksContiguous, second(vec![], vec![chunk(1, 3, 0)])),
+        (Invariant::ChunkHasPages, second(vec![], vec![chunk(1, 3, 2)])),
+        (Invariant::RowsWithinStep, second(vec![grant(1, 1)], vec![chunk(1, 3, 7)])),
+        (Invariant::WantedWithinStep, second(vec![], vec![chunk(1, 3, 1), chunk(2, 0, 1), chunk(3, 0, 1)])),
+        (Invariant::SampledFollows, second(vec![], vec![ahead(1, 3, 1)])),
+    ];
+    for (number, (invariant, steps)) in mistakes.into_iter().enumerate() {
+        assert_eq!(follow(steps), Err(invariant), "mistake {number}");
+    }
+}

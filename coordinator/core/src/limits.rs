@@ -1,0 +1,117 @@
+//! Every bound of the coordinator, with its name, its default and the reason for it.
+
+use std::time::Duration;
+
+/// Waiting sessions: beyond some hundreds a new one would wait longer than its client does.
+pub const QUEUE: usize = 256;
+/// A client that has waited this long for a place is told so rather than kept.
+pub const QUEUE_DEADLINE: Duration = Duration::from_secs(60);
+/// Steps in flight per stage: one that computes and one that waits behind it, so that no stage idles while a
+/// result travels. More would only add to the time to the next token.
+pub const CREDITS_PER_STAGE: usize = 2;
+/// Rows of prompt in a step while nobody decodes: enough to be bound by arithmetic rather than by reading weights.
+pub const PREFILL_ROWS: usize = 512;
+/// Rows of prompt that a step takes at least, however slow: prefill must go on too.
+pub const LEAST_PREFILL_ROWS: usize = 16;
+/// What a step should take on the slowest stage while somebody decodes: ten tokens a second read fluently.
+pub const STEP_TARGET: Duration = Duration::from_millis(100);
+/// How long a step is held back for sessions that have a new token and have not yet answered. A session answers
+/// within microseconds, or its reader is slow; without the wait every decode step would carry one session.
+pub const GATHER: Duration = Duration::from_micros(500);
+
+/// The bounds of a [`Coordinator`](crate::Coordinator). [`Limits::new`] gives the defaults for a placement.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Limits {
+    /// Stages in the row.
+    pub stages: usize,
+    /// Sessions that run at once: one recurrent state each.
+    pub slots: usize,
+    /// Pages of keys and values.
+    pub pages: usize,
+    /// Tokens in a page.
+    pub page_tokens: usize,
+    /// Tokens of one session, prompt and answer together.
+    pub context: usize,
+    /// Sessions that wait for a place; more are refused.
+    pub queue: usize,
+    /// How long a session may wait for a place.
+    pub queue_deadline: Duration,
+    /// Rows of a step, decode and prefill together: the stages' buffers hold as many.
+    pub step_rows: usize,
+    /// Rows of a step of which a token or a vector is wanted: the tail's logits hold as many.
+    pub step_wanted: usize,
+    /// Steps in flight: every link holds at least as many frames, so that no send in the ring ever waits.
+    pub credits: usize,
+    /// Rows of prompt in a step while nobody decodes.
+    pub prefill_rows: usize,
+    /// What a step should take on the slowest stage while somebody decodes.
+    pub step_target: Duration,
+    /// How long a step is held back for sessions that have not yet answered to their token.
+    pub gather: Duration,
+    /// Send a session's next step before its token is back. In a row of several stages such a step holds up the
+    /// head until the tail has sampled, so there it is sent only when nothing else is ready.
+    pub run_ahead: bool,
+}
+
+/// A limit with which nothing could ever run.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("the limit {name} is {value}, it must be at least {least}")]
+pub struct InvalidLimit {
+    /// Which.
+    pub name: &'static str,
+    /// What it is.
+    pub value: usize,
+    /// The least that works.
+    pub least: usize,
+}
+
+impl Limits {
+    /// The defaults for a row of `stages` with memory for `slots` states and `pages` of `page_tokens` tokens.
+    /// Run-ahead is on for a single stage, where it never holds anything up.
+    pub fn new(stages: usize, slots: usize, pages: usize, page_tokens: usize, context: usize) -> Self {
+        Self {
+            stages,
+            slots,
+            pages,
+            page_tokens,
+            context,
+            queue: QUEUE,
+            queue_deadline: QUEUE_DEADLINE,
+            step_rows: PREFILL_ROWS + slots,
+            step_wanted: slots + 1,
+            credits: CREDITS_PER_STAGE * stages,
+            prefill_rows: PREFILL_ROWS,
+            step_target: STEP_TARGET,
+            gather: GATHER,
+            run_ahead: stages == 1,
+        }
+    }
+
+    /// Says which limit is too small for anything to run.
+    ///
+    /// # Errors
+    /// The first [`InvalidLimit`].
+    pub fn check(&self) -> Result<(), InvalidLimit> {
+        let least = [
+            ("stages", self.stages, 1),
+            ("slots", self.slots, 1),
+            ("pages", self.pages, 1),
+            ("page_tokens", self.page_tokens, 1),
+            ("context", self.context, 1),
+            ("credits", self.credits, 1),
+            ("prefill_rows", self.prefill_rows, LEAST_PREFILL_ROWS),
+            // one decode row beside the least prefill, and a wanted row for each
+            ("step_rows", self.step_rows, LEAST_PREFILL_ROWS + 1),
+            ("step_wanted", self.step_wanted, 2),
+        ];
+        match least.into_iter().find(|(_, value, least)| value < least) {
+            Some((name, value, least)) => Err(InvalidLimit { name, value, least }),
+            None => Ok(()),
+        }
+    }
+
+    /// Pages that hold `tokens` tokens.
+    pub fn pages_for(&self, tokens: usize) -> usize {
+        tokens.div_ceil(self.page_tokens)
+    }
+}

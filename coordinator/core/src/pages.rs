@@ -1,0 +1,139 @@
+//! The page pool: the one place where references to pages change.
+//!
+//! A page is free or used. A session *reserves* as many pages as it may ever need when it is admitted, so that it
+//! never fails half way, and is *granted* them one by one as its tokens come. A reservation names no page; it only
+//! keeps that many of the free ones from being promised twice.
+
+use paceline_proto::PageId;
+
+#[cfg(test)]
+mod tests;
+
+/// All pages of a placement and who holds them.
+#[derive(Debug)]
+pub struct PagePool {
+    /// Not held by anybody; the last is granted next.
+    free: Vec<PageId>,
+    /// By page: how many hold it.
+    references: Vec<u32>,
+    /// Of the free pages, how many are promised.
+    reserved: usize,
+}
+
+/// One session's pages: those it has, in order, and how many more it was promised. Only [`PagePool`] makes,
+/// changes and ends one.
+#[derive(Debug, PartialEq, Eq)]
+#[must_use = "pages that are not released are lost"]
+pub struct PageTable {
+    pages: Vec<PageId>,
+    reserved: usize,
+}
+
+impl PageTable {
+    /// The pages granted, in the order of the tokens they hold.
+    pub fn pages(&self) -> &[PageId] {
+        &self.pages
+    }
+
+    /// How many more may be granted.
+    pub fn reserved(&self) -> usize {
+        self.reserved
+    }
+}
+
+impl PagePool {
+    /// A pool of free pages, numbered from 0.
+    ///
+    /// # Panics
+    /// With more pages than a page id can name.
+    pub fn new(pages: usize) -> Self {
+        let count = u32::try_from(pages).expect("a placement has fewer than 2^32 pages");
+        Self { free: (0..count).rev().map(PageId).collect(), references: vec![0; pages], reserved: 0 }
+    }
+
+    /// Promises `pages` pages, if so many are free and not promised to others.
+    pub fn reserve(&mut self, pages: usize) -> Option<PageTable> {
+        if pages > self.available() {
+            return None;
+        }
+        self.reserved += pages;
+        Some(PageTable { pages: Vec::new(), reserved: pages })
+    }
+
+    /// Grants `pages` of the pages promised to `table`, and returns them.
+    ///
+    /// # Panics
+    /// When fewer were promised.
+    pub fn grant<'a>(&mut self, table: &'a mut PageTable, pages: usize) -> &'a [PageId] {
+        assert!(pages <= table.reserved, "{pages} pages asked for, {} reserved", table.reserved);
+        let before = table.pages.len();
+        for _ in 0..pages {
+            let page = self.free.pop().expect("reserved pages are free");
+            self.references[page.0 as usize] = 1;
+            table.pages.push(page);
+        }
+        table.reserved -= pages;
+        self.reserved -= pages;
+        &table.pages[before..]
+    }
+
+    /// Gives back what a session had and what it was promised.
+    ///
+    /// # Panics
+    /// When one of its pages is not in use.
+    pub fn release(&mut self, table: PageTable) {
+        self.reserved -= table.reserved;
+        // the first page is granted next: it is the one most likely to be in a cache
+        for page in table.pages.into_iter().rev() {
+            self.drop_reference(page);
+        }
+    }
+
+    /// One more holder of a page in use.
+    ///
+    /// # Panics
+    /// When nobody holds it yet.
+    pub fn add_reference(&mut self, page: PageId) {
+        let references = &mut self.references[page.0 as usize];
+        assert!(*references > 0, "page {} is not in use", page.0);
+        *references += 1;
+    }
+
+    /// One holder less; without holders the page is free.
+    ///
+    /// # Panics
+    /// When nobody holds it.
+    pub fn drop_reference(&mut self, page: PageId) {
+        let references = &mut self.references[page.0 as usize];
+        assert!(*references > 0, "page {} released twice", page.0);
+        *references -= 1;
+        if *references == 0 {
+            self.free.push(page);
+        }
+    }
+
+    /// How many there are.
+    pub fn total(&self) -> usize {
+        self.references.len()
+    }
+
+    /// How many nobody holds, promised or not.
+    pub fn free(&self) -> usize {
+        self.free.len()
+    }
+
+    /// How many of the free ones are promised.
+    pub fn reserved(&self) -> usize {
+        self.reserved
+    }
+
+    /// How many may be promised.
+    pub fn available(&self) -> usize {
+        self.free.len() - self.reserved
+    }
+
+    /// How many hold a page.
+    pub fn references(&self, page: PageId) -> u32 {
+        self.references[page.0 as usize]
+    }
+}

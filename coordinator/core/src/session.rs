@@ -1,0 +1,301 @@
+//! A session's core: one conversation's turn, from its prompt to its end.
+//!
+//! Read [`Session::on`]. It opens itself with the coordinator, wants its prompt run, then wants each sampled token
+//! run in turn, and knows the three ways to end by itself: an end token, a stop string that the text side found,
+//! and the limit of tokens.
+//!
+//! An end token is not emitted, since it has no text, but it was computed and it counts as a completion token; the
+//! usual servers count so too.
+
+use std::collections::BTreeSet;
+
+use paceline_proto::{Outcome, SampledToken, SamplingSettings, Wanted};
+
+use crate::coordinator::{Input, Loss, Refusal, Wish};
+
+/// What a session is to do.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Request {
+    /// The prompt.
+    pub prompt: Vec<u32>,
+    /// How the tail chooses tokens.
+    pub sampling: SamplingSettings,
+    /// What to produce.
+    pub goal: Goal,
+}
+
+/// What a session is to produce.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Goal {
+    /// Tokens after the prompt.
+    Tokens(TokenGoal),
+    /// The hidden row of the prompt's last token, as an embedding.
+    Vector,
+}
+
+/// When to stop producing tokens.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct TokenGoal {
+    /// Tokens with which the model ends an answer.
+    pub end_tokens: BTreeSet<u32>,
+    /// Never end by an end token: they are banned from sampling.
+    pub ignore_end: bool,
+    /// Tokens with which the client wants the answer to end, whatever `ignore_end` says.
+    pub stop_tokens: BTreeSet<u32>,
+    /// The most new tokens; without it as many as the context holds.
+    pub max_tokens: Option<usize>,
+    /// Tokens of prompt and answer together.
+    pub context: usize,
+}
+
+/// What a session is told.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Event {
+    /// Begin.
+    Begin,
+    /// The coordinator gave it a place.
+    Opened,
+    /// The coordinator will not run it.
+    Refused(Refusal),
+    /// A chunk came back.
+    Outcome {
+        /// What came out.
+        outcome: Outcome,
+        /// How many tokens are run.
+        position: usize,
+    },
+    /// The text side found a stop string, which the session's `tokens`-th new token completed. To be said while
+    /// the `Emit` of that token is carried out.
+    Stopped {
+        /// New tokens up to the end of the stop string.
+        tokens: usize,
+    },
+    /// The client is gone.
+    ClientLeft,
+    /// The coordinator lost it.
+    Lost(Loss),
+    /// The reader is slow: the output has room for one more token only. The session wants nothing further.
+    Full,
+    /// The output has room again.
+    Room,
+}
+
+/// What a session wants done.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Action {
+    /// To the coordinator: give it a place.
+    Open {
+        /// Tokens of the prompt.
+        prompt_tokens: usize,
+        /// The most tokens it will ever have.
+        token_limit: usize,
+        /// How the tail chooses tokens.
+        sampling: Box<SamplingSettings>,
+    },
+    /// To the coordinator: run this.
+    Want(Wish),
+    /// To the coordinator: it is over.
+    Leave,
+    /// To the text side: the next token of the answer.
+    Emit(SampledToken),
+    /// To the client: the embedding.
+    Vector(Vec<f32>),
+    /// To the client: it is over. Nothing follows.
+    Finish(Finish),
+}
+
+/// How a session ended.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Finish {
+    /// Why.
+    pub reason: FinishReason,
+    /// The end or stop token that ended it, which was not emitted.
+    pub end_token: Option<SampledToken>,
+    /// What it took.
+    pub usage: Usage,
+}
+
+/// Why a session ended.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum FinishReason {
+    /// An end token, a stop token or a stop string; or the embedding is there.
+    Stop,
+    /// The most new tokens, or the context.
+    Length,
+    /// The client left.
+    Cancelled,
+    /// It was never let in.
+    Refused(Refusal),
+    /// It could not go on.
+    Lost(Loss),
+}
+
+/// What a session took.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Usage {
+    /// Tokens of the prompt.
+    pub prompt_tokens: usize,
+    /// New tokens, the one that ended it included.
+    pub completion_tokens: usize,
+    /// Tokens of the prompt that were not run anew.
+    pub cached_tokens: usize,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum State {
+    New,
+    Waiting,
+    Running,
+    Ended,
+}
+
+/// One conversation's turn. See the module's text.
+#[derive(Debug)]
+pub struct Session {
+    state: State,
+    goal: Goal,
+    /// Until it is wanted run.
+    prompt: Vec<u32>,
+    prompt_tokens: usize,
+    sampling: SamplingSettings,
+    completion_tokens: usize,
+    full: bool,
+    /// The token to want run when there is room again.
+    postponed: Option<u32>,
+}
+
+impl Session {
+    /// A session that waits for [`Event::Begin`].
+    pub fn new(request: Request) -> Self {
+        let Request { prompt, mut sampling, goal } = request;
+        if let Goal::Tokens(tokens) = &goal
+            && tokens.ignore_end
+        {
+            sampling.banned.extend(tokens.end_tokens.difference(&tokens.stop_tokens));
+        }
+        Self {
+            state: State::New,
+            goal,
+            prompt_tokens: prompt.len(),
+            prompt,
+            sampling,
+            completion_tokens: 0,
+            full: false,
+            postponed: None,
+        }
+    }
+
+    /// Takes in one event and appends what is to be done. After a `Finish` all events are ignored.
+    pub fn on(&mut self, event: Event, actions: &mut Vec<Action>) {
+        match (self.state, event) {
+            (State::Ended, _) => {}
+            (State::New, Event::Begin) => self.begin(actions),
+            (State::Waiting, Event::Opened) => self.opened(actions),
+            (State::Waiting, Event::Refused(refusal)) => self.finish(FinishReason::Refused(refusal), None, actions),
+            (State::Running, Event::Outcome { outcome, position }) => self.outcome(outcome, position, actions),
+            (State::Running, Event::Stopped { tokens }) => self.stopped(tokens, actions),
+            (_, Event::Lost(loss)) => self.finish(FinishReason::Lost(loss), None, actions),
+            (State::New, Event::ClientLeft) => self.finish(FinishReason::Cancelled, None, actions),
+            (_, Event::ClientLeft) => self.leave(FinishReason::Cancelled, None, actions),
+            (_, Event::Full) => self.full = true,
+            (_, Event::Room) => self.room(actions),
+            (state, event) => panic!("a session that is {state:?} is told {event:?}"),
+        }
+    }
+
+    /// The most tokens it may ever have: what the client asked for, cut at the context; but one new token at
+    /// least, so that a prompt that fills the context is refused by the coordinator with the figures.
+    fn token_limit(&self) -> usize {
+        match &self.goal {
+            Goal::Vector => self.prompt_tokens,
+            Goal::Tokens(goal) => {
+                let asked = goal.max_tokens.map_or(goal.context, |max| self.prompt_tokens.saturating_add(max));
+                asked.min(goal.context).max(self.prompt_tokens + 1)
+            }
+        }
+    }
+
+    fn begin(&mut self, actions: &mut Vec<Action>) {
+        if matches!(&self.goal, Goal::Tokens(TokenGoal { max_tokens: Some(0), .. })) {
+            return self.finish(FinishReason::Length, None, actions);
+        }
+        self.state = State::Waiting;
+        actions.push(Action::Open {
+            prompt_tokens: self.prompt_tokens,
+            token_limit: self.token_limit(),
+            sampling: Box::new(std::mem::take(&mut self.sampling)),
+        });
+    }
+
+    fn opened(&mut self, actions: &mut Vec<Action>) {
+        self.state = State::Running;
+        let wanted = if self.goal == Goal::Vector { Wanted::Vector } else { Wanted::Sample };
+        let input = Input::Tokens(std::mem::take(&mut self.prompt));
+        actions.push(Action::Want(Wish { input, wanted }));
+    }
+
+    fn outcome(&mut self, outcome: Outcome, position: usize, actions: &mut Vec<Action>) {
+        match outcome {
+            Outcome::Stored => {}
+            Outcome::Sampled(sampled) => {
+                let tokens = self.prompt_tokens + self.completion_tokens;
+                assert_eq!(position, tokens, "a token came out of order");
+                self.sampled(sampled, actions);
+            }
+            Outcome::Vector(vector) => {
+                actions.push(Action::Vector(vector));
+                self.leave(FinishReason::Stop, None, actions);
+            }
+            Outcome::Void | Outcome::Failed(_) => panic!("the coordinator turns these into a loss"),
+        }
+    }
+
+    fn sampled(&mut self, sampled: SampledToken, actions: &mut Vec<Action>) {
+        self.completion_tokens += 1;
+        let token = sampled.token;
+        if self.ends(token) {
+            return self.leave(FinishReason::Stop, Some(sampled), actions);
+        }
+        actions.push(Action::Emit(sampled));
+        if self.prompt_tokens + self.completion_tokens >= self.token_limit() {
+            return self.leave(FinishReason::Length, None, actions);
+        }
+        if self.full {
+            self.postponed = Some(token);
+        } else {
+            actions.push(next(token));
+        }
+    }
+
+    fn ends(&self, token: u32) -> bool {
+        let Goal::Tokens(goal) = &self.goal else { return false };
+        goal.stop_tokens.contains(&token) || (!goal.ignore_end && goal.end_tokens.contains(&token))
+    }
+
+    fn stopped(&mut self, tokens: usize, actions: &mut Vec<Action>) {
+        self.completion_tokens = tokens.min(self.completion_tokens);
+        self.leave(FinishReason::Stop, None, actions);
+    }
+
+    fn room(&mut self, actions: &mut Vec<Action>) {
+        self.full = false;
+        actions.extend(self.postponed.take().map(next));
+    }
+
+    fn leave(&mut self, reason: FinishReason, end_token: Option<SampledToken>, actions: &mut Vec<Action>) {
+        actions.push(Action::Leave);
+        self.finish(reason, end_token, actions);
+    }
+
+    fn finish(&mut self, reason: FinishReason, end_token: Option<SampledToken>, actions: &mut Vec<Action>) {
+        self.state = State::Ended;
+        let usage =
+            Usage { prompt_tokens: self.prompt_tokens, completion_tokens: self.completion_tokens, cached_tokens: 0 };
+        actions.push(Action::Finish(Finish { reason, end_token, usage }));
+    }
+}
+
+/// The wish for the token after `token`.
+fn next(token: u32) -> Action {
+    Action::Want(Wish { input: Input::Tokens(vec![token]), wanted: Wanted::Sample })
+}

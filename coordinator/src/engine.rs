@@ -1,0 +1,220 @@
+//! The engine as the HTTP API and the command line see it: one model, ready to answer.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+pub use paceline_core::session::Usage;
+use paceline_proto::{Logprobs, SamplingSettings, SessionId};
+use paceline_text::{ChatTemplate, Tokenizer};
+use tokio::sync::mpsc;
+
+use crate::error::{Error, Result};
+
+/// What a client may know of the model.
+#[derive(Debug, Clone)]
+pub struct ModelCard {
+    /// Its name in the API.
+    pub id: String,
+    /// Other names that mean it.
+    pub aliases: Vec<String>,
+    /// When it was loaded, in seconds since 1970.
+    pub created: u64,
+    /// Architecture as the file names it.
+    pub architecture: String,
+    /// The most tokens of one session, prompt and answer together.
+    pub context: usize,
+    /// The context it was trained for.
+    pub trained_context: usize,
+    /// Size of the vocabulary, padding included.
+    pub vocabulary: usize,
+    /// Parameters.
+    pub parameters: u64,
+    /// Bytes of the file.
+    pub file_bytes: u64,
+    /// Stages it runs on.
+    pub stages: usize,
+}
+
+/// What is wanted of a prompt.
+#[derive(Debug, Clone)]
+pub struct Generate {
+    /// The prompt; never empty.
+    pub prompt: Vec<u32>,
+    /// The most tokens to generate; without it, until the context is full.
+    pub max_tokens: Option<usize>,
+    /// Texts that end the answer; they are not part of it.
+    pub stop: Vec<String>,
+    /// How tokens are chosen.
+    pub sampling: SamplingSettings,
+    /// Go on after end tokens.
+    pub ignore_end: bool,
+    /// Show special tokens in the text.
+    pub show_special: bool,
+}
+
+/// One step forward of an answer.
+#[derive(Debug, Clone)]
+pub enum Update {
+    /// A token was accepted.
+    Token(TokenUpdate),
+    /// The answer is complete. Nothing follows.
+    Finished(Finished),
+    /// The answer ends early. Nothing follows.
+    Failed(Error),
+}
+
+/// A token and the text it completes.
+#[derive(Debug, Clone)]
+pub struct TokenUpdate {
+    /// The token.
+    pub token: u32,
+    /// Text that is certain now; may be empty, may hold text of tokens before it.
+    pub text: String,
+    /// Log probabilities, where asked for.
+    pub logprobs: Option<Box<Logprobs>>,
+}
+
+/// How an answer ended.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Finished {
+    /// Why.
+    pub reason: FinishReason,
+    /// Text that was held back until now.
+    pub text: String,
+    /// Counts.
+    pub usage: Usage,
+    /// Times.
+    pub timings: Timings,
+}
+
+/// Why an answer is complete.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum FinishReason {
+    /// An end token.
+    EndToken,
+    /// One of the stop strings.
+    StopString(String),
+    /// The most tokens asked for, or the context is full.
+    Length,
+}
+
+/// Where the time of an answer went.
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+pub struct Timings {
+    /// From the request to its admission.
+    pub queued: Duration,
+    /// From admission to the first token.
+    pub prefill: Duration,
+    /// From the first to the last token.
+    pub decode: Duration,
+}
+
+/// An answer on its way. Dropping it cancels the session at once.
+#[derive(Debug)]
+pub struct Generation {
+    /// Its session.
+    pub session: SessionId,
+    /// What happens, in order; ends after [`Update::Finished`] or [`Update::Failed`].
+    pub updates: mpsc::Receiver<Update>,
+}
+
+/// How the service is doing right now.
+#[derive(Debug, Clone, Default, serde::Serialize)]
+pub struct Status {
+    /// Sessions that run.
+    pub running: usize,
+    /// Sessions that wait to be admitted.
+    pub waiting: usize,
+    /// Pages that running sessions hold.
+    pub pages_used: usize,
+    /// Pages promised to them beyond those.
+    pub pages_reserved: usize,
+    /// Pages there are.
+    pub pages: usize,
+    /// Steps in the row.
+    pub steps_in_flight: usize,
+    /// Prompt tokens computed since the start.
+    pub prefill_tokens: u64,
+    /// Tokens generated since the start.
+    pub decode_tokens: u64,
+    /// Steps sent since the start.
+    pub steps: u64,
+    /// Whether requests are admitted.
+    pub ready: bool,
+}
+
+/// Starts sessions; implemented by the coordinator actor's address.
+pub(crate) trait Sessions: Send + Sync {
+    /// Starts a session, or says why not.
+    fn start(&self, request: Generate) -> Answer<Generation>;
+    /// The state of the service.
+    fn status(&self) -> Answer<Status>;
+}
+
+/// A future answer of the coordinator.
+pub(crate) type Answer<T> = std::pin::Pin<Box<dyn Future<Output = Result<T>> + Send>>;
+
+/// One model, ready to answer. Cheap to clone.
+#[derive(Clone)]
+pub struct Engine {
+    model: Arc<ModelCard>,
+    tokenizer: Arc<Tokenizer>,
+    template: Option<Arc<ChatTemplate>>,
+    sessions: Arc<dyn Sessions>,
+}
+
+impl Engine {
+    pub(crate) fn new(
+        model: ModelCard,
+        tokenizer: Arc<Tokenizer>,
+        template: Option<Arc<ChatTemplate>>,
+        sessions: Arc<dyn Sessions>,
+    ) -> Self {
+        Self { model: Arc::new(model), tokenizer, template, sessions }
+    }
+
+    /// The model it serves.
+    pub fn model(&self) -> &ModelCard {
+        &self.model
+    }
+
+    /// The model's tokenizer.
+    pub fn tokenizer(&self) -> &Arc<Tokenizer> {
+        &self.tokenizer
+    }
+
+    /// The model's chat template, where it has one.
+    pub fn template(&self) -> Option<&Arc<ChatTemplate>> {
+        self.template.as_ref()
+    }
+
+    /// Starts an answer; returns when the session is admitted or refused.
+    ///
+    /// # Errors
+    /// A request that cannot be served, with the numbers that matter, or a service that is full or going down.
+    pub async fn generate(&self, request: Generate) -> Result<Generation> {
+        self.check(&request)?;
+        self.sessions.start(request).await
+    }
+
+    /// How the service is doing.
+    ///
+    /// # Errors
+    /// When the coordinator is gone.
+    pub async fn status(&self) -> Result<Status> {
+        self.sessions.status().await
+    }
+
+    /// Refuses what no model could answer, before it reaches the coordinator.
+    fn check(&self, request: &Generate) -> Result<()> {
+        let vocabulary = self.model.vocabulary;
+        let outside = request.prompt.iter().find(|token| **token as usize >= vocabulary);
+        if let Some(token) = outside {
+            return Err(Error::TokenOutOfRange { token: *token, vocabulary });
+        }
+        if request.prompt.is_empty() {
+            return Err(Error::EmptyPrompt);
+        }
+        Ok(())
+    }
+}

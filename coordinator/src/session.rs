@@ -1,0 +1,35 @@
+//! One user's session: its actor, and what its core's words mean to a client.
+
+pub(crate) mod actor;
+
+use paceline_core::Refusal;
+use paceline_core::session::FinishReason as Ended;
+
+use crate::engine::FinishReason;
+use crate::error::Error;
+
+/// Why the session was not let in, as a client is told.
+pub(crate) fn refused(refusal: Refusal) -> Error {
+    match refusal {
+        Refusal::EmptyPrompt => Error::EmptyPrompt,
+        Refusal::TooLong { tokens, context } => Error::ContextLength { tokens, context },
+        Refusal::NeverFits { needed, total } => Error::NeverFits { needed, pages: total },
+        Refusal::QueueFull { waiting, limit } => Error::QueueFull { waiting, limit },
+        Refusal::QueueDeadline { waited } => Error::QueueDeadline { seconds: waited.as_secs() },
+        other @ (Refusal::OverOwnLimit { .. } | Refusal::Duplicate { .. } | Refusal::Broken { .. }) => {
+            Error::Lost { reason: other.to_string() }
+        }
+    }
+}
+
+/// How the answer ended, as a client is told. `stop` is the stop string that was found, if one was.
+pub(crate) fn ended(reason: Ended, stop: Option<String>) -> Result<FinishReason, Error> {
+    match (reason, stop) {
+        (Ended::Stop | Ended::Length, Some(text)) => Ok(FinishReason::StopString(text)),
+        (Ended::Stop, None) => Ok(FinishReason::EndToken),
+        (Ended::Length, None) => Ok(FinishReason::Length),
+        (Ended::Cancelled, _) => Err(Error::ClientLeft),
+        (Ended::Refused(refusal), _) => Err(refused(refusal)),
+        (Ended::Lost(loss), _) => Err(Error::Lost { reason: loss.to_string() }),
+    }
+}

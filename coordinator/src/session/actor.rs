@@ -1,0 +1,225 @@
+//! The session actor: holds a session's core and its text, and carries out what the core wants done.
+//!
+//! Its updates go to the client through a bounded channel. When that is nearly full the session asks for no
+//! further token, so a slow reader slows only itself; when the client drops its end, the session leaves at once.
+
+use std::collections::VecDeque;
+use std::time::Instant;
+
+use actix::{Actor, ActorContext, ActorFutureExt, Addr, AsyncContext, Context, Handler, Message, WrapFuture};
+use paceline_core::Session;
+use paceline_core::session::{Action, Event, Finish};
+use paceline_proto::{SampledToken, SessionId};
+use paceline_text::TextStream;
+use tokio::sync::{mpsc, oneshot};
+use tracing::{Span, debug, warn};
+
+use crate::actor::{CoordinatorActor, FromSession};
+use crate::engine::{Finished, Timings, TokenUpdate, Update};
+use crate::error::Result;
+use crate::metrics;
+use crate::session::ended;
+
+/// Updates that wait for a slow reader before its session pauses: some seconds of reading.
+pub(crate) const UPDATES: usize = 64;
+/// Places kept free for what must always fit: one token that is under way, and the end.
+const KEPT_FREE: usize = 2;
+/// Messages that may wait: the coordinator sends one per chunk in flight and a few about the session's life.
+const MAILBOX: usize = 64;
+
+/// What the coordinator tells a session.
+#[derive(Debug, Message)]
+#[rtype(result = "()")]
+pub(crate) struct ToSession(pub(crate) Event);
+
+/// One running session.
+pub(crate) struct SessionActor {
+    pub(crate) id: SessionId,
+    pub(crate) core: Session,
+    pub(crate) text: TextStream,
+    pub(crate) stops: Vec<String>,
+    pub(crate) coordinator: Addr<CoordinatorActor>,
+    pub(crate) updates: mpsc::Sender<Update>,
+    /// Told once, when the session is admitted or refused.
+    pub(crate) admitted: Option<oneshot::Sender<Result<()>>>,
+    pub(crate) times: Times,
+    /// Tokens sent to the client.
+    pub(crate) tokens: usize,
+    /// Paused until the client has read something.
+    pub(crate) paused: bool,
+    pub(crate) span: Span,
+}
+
+/// When things happened.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Times {
+    begun: Instant,
+    admitted: Option<Instant>,
+    first_token: Option<Instant>,
+}
+
+impl Times {
+    pub(crate) fn begin() -> Self {
+        Self { begun: Instant::now(), admitted: None, first_token: None }
+    }
+
+    fn timings(self) -> Timings {
+        let now = Instant::now();
+        let admitted = self.admitted.unwrap_or(now);
+        let first_token = self.first_token.unwrap_or(now);
+        Timings {
+            queued: admitted.duration_since(self.begun),
+            prefill: first_token.duration_since(admitted),
+            decode: now.duration_since(first_token),
+        }
+    }
+}
+
+impl Actor for SessionActor {
+    type Context = Context<Self>;
+
+    fn started(&mut self, context: &mut Self::Context) {
+        context.set_mailbox_capacity(MAILBOX);
+        let updates = self.updates.clone();
+        let gone = async move { updates.closed().await };
+        context.spawn(gone.into_actor(self).map(|(), actor, context| actor.on(Event::ClientLeft, context)));
+        self.on(Event::Begin, context);
+    }
+}
+
+impl Handler<ToSession> for SessionActor {
+    type Result = ();
+
+    fn handle(&mut self, ToSession(event): ToSession, context: &mut Self::Context) {
+        self.on(event, context);
+    }
+}
+
+impl SessionActor {
+    fn on(&mut self, event: Event, context: &mut Context<Self>) {
+        let span = self.span.clone();
+        let _entered = span.enter();
+        match &event {
+            Event::Opened => self.opened(),
+            Event::Refused(refusal) => self.tell_admission(Err(crate::session::refused(refusal.clone()))),
+            Event::Lost(loss) => self.tell_admission(Err(crate::Error::Lost { reason: loss.to_string() })),
+            _ => {}
+        }
+        let mut actions = Vec::new();
+        self.core.on(event, &mut actions);
+        self.perform(actions.into(), context);
+    }
+
+    fn perform(&mut self, mut actions: VecDeque<Action>, context: &mut Context<Self>) {
+        let mut stop = None;
+        while let Some(action) = actions.pop_front() {
+            match action {
+                Action::Open { prompt_tokens, token_limit, sampling } => {
+                    self.tell(FromSession::Open { session: self.id, prompt_tokens, token_limit, sampling }, context);
+                }
+                Action::Want(wish) => self.tell(FromSession::Want { session: self.id, wish }, context),
+                Action::Leave => self.tell(FromSession::Leave { session: self.id }, context),
+                Action::Emit(sampled) => {
+                    if let Some(found) = self.emit(sampled) {
+                        stop = Some(found);
+                        self.end_here(&mut actions);
+                    }
+                }
+                Action::Vector(vector) => debug!(values = vector.len(), "nobody asked for a vector"),
+                Action::Finish(finish) => self.finish(finish, stop.take(), context),
+            }
+        }
+        self.heed_slow_reader(context);
+    }
+
+    /// A stop string is complete: the core hears of it before anything that it wanted after this token is done.
+    fn end_here(&mut self, actions: &mut VecDeque<Action>) {
+        actions.retain(|action| !matches!(action, Action::Want(_)));
+        let mut rest = Vec::new();
+        self.core.on(Event::Stopped { tokens: self.tokens }, &mut rest);
+        actions.extend(rest);
+    }
+
+    fn opened(&mut self) {
+        self.times.admitted = Some(Instant::now());
+        self.tell_admission(Ok(()));
+    }
+
+    fn tell_admission(&mut self, result: Result<()>) {
+        if let Some(admitted) = self.admitted.take() {
+            // If nobody listens any more, the channel of updates is closed as well, which ends the session.
+            let _ = admitted.send(result);
+        }
+    }
+
+    /// Sends a token's text to the client, and says which stop string it completed.
+    fn emit(&mut self, sampled: SampledToken) -> Option<String> {
+        if self.times.first_token.is_none() {
+            self.times.first_token = Some(Instant::now());
+            metrics::first_token(self.times.timings());
+        }
+        self.tokens += 1;
+        let emit = self.text.push(sampled.token);
+        let update = TokenUpdate { token: sampled.token, text: emit.text, logprobs: sampled.logprobs };
+        self.send(Update::Token(update));
+        emit.stopped.map(|index| self.stops[index].clone())
+    }
+
+    fn finish(&mut self, finish: Finish, stop: Option<String>, context: &mut Context<Self>) {
+        let rest = if stop.is_some() { paceline_text::Emit::default() } else { self.text.finish() };
+        let stop = stop.or_else(|| rest.stopped.map(|index| self.stops[index].clone()));
+        let update = match ended(finish.reason, stop) {
+            Ok(reason) => {
+                let timings = self.times.timings();
+                metrics::finished(&finish.usage, timings);
+                debug!(?reason, tokens = finish.usage.completion_tokens, "session finished");
+                Update::Finished(Finished { reason, text: rest.text, usage: finish.usage, timings })
+            }
+            Err(error) => {
+                debug!(%error, "session ended early");
+                self.tell_admission(Err(error.clone()));
+                Update::Failed(error)
+            }
+        };
+        self.send(update);
+        context.stop();
+    }
+
+    fn send(&mut self, update: Update) {
+        match self.updates.try_send(update) {
+            Ok(()) => {}
+            // The watcher of the channel reports it as well; nothing is lost but what nobody reads.
+            Err(mpsc::error::TrySendError::Closed(_)) => debug!("the client has left"),
+            Err(mpsc::error::TrySendError::Full(_)) => unreachable!("the session pauses before its channel is full"),
+        }
+    }
+
+    /// Pauses the session when the channel is nearly full, until half of it is free again.
+    fn heed_slow_reader(&mut self, context: &mut Context<Self>) {
+        if self.paused || self.updates.capacity() > KEPT_FREE || self.updates.is_closed() {
+            return;
+        }
+        self.paused = true;
+        let mut actions = Vec::new();
+        self.core.on(Event::Full, &mut actions);
+        let updates = self.updates.clone();
+        let room = async move { updates.reserve_many(UPDATES / 2).await.is_ok() };
+        context.spawn(room.into_actor(self).map(|open, actor, context| {
+            if open {
+                actor.paused = false;
+                actor.on(Event::Room, context);
+            }
+        }));
+        self.perform(actions.into(), context);
+    }
+
+    fn tell(&mut self, message: FromSession, context: &mut Context<Self>) {
+        if let Err(error) = self.coordinator.try_send(message) {
+            warn!(%error, "the coordinator cannot be reached");
+            let reason = "the coordinator is gone or overloaded".to_owned();
+            self.tell_admission(Err(crate::Error::Lost { reason: reason.clone() }));
+            self.send(Update::Failed(crate::Error::Lost { reason }));
+            context.stop();
+        }
+    }
+}

@@ -1,0 +1,5 @@
+//! Tokens and rendered chats against what the reference implementations gave: see `../data/README.md`.
+
+mod templates;
+mod tokens;
+mod vocabularies;

@@ -1,0 +1,54 @@
+//! The CPU as a [`Device`].
+
+use std::sync::Arc;
+
+use paceline_gguf::Gguf;
+
+use super::pool::Pool;
+use super::simd::Isa;
+use super::stage::CpuStage;
+use crate::device::{Description, Device, LoadedStage, MemorySpec};
+use crate::program::Program;
+use crate::{Error, Result};
+
+/// Some threads of this host. Stages that share a device take turns on its threads.
+pub struct CpuDevice {
+    pool: Arc<Pool>,
+    isa: Isa,
+}
+
+impl CpuDevice {
+    /// Starts a device of `threads` threads, the one that runs a step included. Results are the same bits for
+    /// any number of threads and any instruction set; without `isa` the fastest is taken.
+    ///
+    /// # Errors
+    /// An instruction set that this host lacks; threads that the system does not grant.
+    pub fn new(threads: usize, isa: Option<Isa>) -> Result<Self> {
+        let isa = isa.unwrap_or_else(Isa::detect);
+        if !isa.is_available() {
+            let available = Isa::ALL.into_iter().filter(|isa| isa.is_available()).map(Isa::name);
+            let available = available.collect::<Vec<_>>().join(", ");
+            return Err(Error::MissingInstructions { isa: isa.to_string(), available });
+        }
+        Ok(Self { pool: Arc::new(Pool::new(threads)?), isa })
+    }
+}
+
+impl Device for CpuDevice {
+    fn describe(&self) -> Description {
+        let threads = self.pool.threads();
+        let plural = if threads == 1 { "" } else { "s" };
+        Description { name: "cpu".to_owned(), detail: format!("{}, {threads} thread{plural}", self.isa) }
+    }
+
+    fn load(
+        &self,
+        program: Program,
+        model: &Gguf,
+        memory: MemorySpec,
+        progress: &mut dyn FnMut(u64),
+    ) -> Result<Box<dyn LoadedStage>> {
+        let pool = Arc::clone(&self.pool);
+        Ok(Box::new(CpuStage::load(program, model, memory, pool, self.isa, progress)?))
+    }
+}

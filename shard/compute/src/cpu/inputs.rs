@@ -1,0 +1,164 @@
+//! Checks a step's inputs before anything is computed, so that a bad step changes nothing.
+
+use crate::device::{ChunkRows, MemorySpec, NO_TOKEN, StepInputs};
+use crate::program::{Op, Program};
+use crate::{Error, Result};
+
+/// What a loaded program accepts.
+pub(crate) struct Checks {
+    memory: MemorySpec,
+    /// Rows of the embedding table, where the program begins with one.
+    vocabulary: Option<usize>,
+    /// Values of a row that comes as a vector.
+    vector: usize,
+    has_caches: bool,
+    has_states: bool,
+    /// The step that last wrote each page, and each slot.
+    page_marks: Vec<u64>,
+    slot_marks: Vec<u64>,
+    step: u64,
+}
+
+impl Checks {
+    /// `vocabulary` is the number of rows of the embedding table, if there is one.
+    pub(crate) fn new(program: &Program, memory: &MemorySpec, vocabulary: Option<usize>) -> Result<Self> {
+        let embedded = program.ops.iter().find_map(|recorded| match recorded.op {
+            Op::Embed { output, .. } => Some(output),
+            _ => None,
+        });
+        let entry = if program.embeds { embedded } else { program.stream };
+        Ok(Self {
+            memory: *memory,
+            vocabulary,
+            vector: entry.map_or(0, |buffer| program.width(buffer)),
+            has_caches: !program.caches.is_empty(),
+            has_states: !program.states.is_empty(),
+            page_marks: marks(memory.pages)?,
+            slot_marks: marks(memory.slots)?,
+            step: 0,
+        })
+    }
+
+    /// Bytes of the tables it keeps.
+    pub(crate) fn bytes(&self) -> u64 {
+        (size_of::<u64>() * (self.page_marks.len() + self.slot_marks.len())) as u64
+    }
+
+    /// Accepts or refuses a step.
+    pub(crate) fn check(&mut self, inputs: &StepInputs<'_>) -> Result<()> {
+        self.step += 1;
+        within("rows", inputs.rows(), self.memory.rows)?;
+        within("wanted rows", inputs.wanted.len(), self.memory.wanted)?;
+        self.check_tokens(inputs)?;
+        check_wanted(inputs)?;
+        let mut rows = 0;
+        for chunk in inputs.chunks {
+            equal("first row of a chunk", chunk.first_row, rows)?;
+            rows = chunk.first_row.saturating_add(chunk.rows);
+            within("rows in chunks", rows, inputs.rows())?;
+            self.check_slot(chunk)?;
+            self.check_pages(chunk)?;
+        }
+        equal("rows in chunks", rows, inputs.rows())
+    }
+
+    fn check_tokens(&self, inputs: &StepInputs<'_>) -> Result<()> {
+        let Some(vocabulary) = self.vocabulary else {
+            equal("tokens", inputs.tokens.len(), 0)?;
+            return equal("values in vectors", inputs.vectors.len(), inputs.rows() * self.vector);
+        };
+        equal("tokens", inputs.tokens.len(), inputs.rows())?;
+        let mut vectors = 0;
+        for token in inputs.tokens {
+            match *token {
+                NO_TOKEN => vectors += 1,
+                token => exists("token", token as usize, vocabulary)?,
+            }
+        }
+        equal("values in vectors", inputs.vectors.len(), vectors * self.vector)
+    }
+
+    fn check_slot(&mut self, chunk: &ChunkRows<'_>) -> Result<()> {
+        if !self.has_states {
+            return Ok(());
+        }
+        exists("state slot", chunk.slot, self.memory.slots)?;
+        mark(&mut self.slot_marks[chunk.slot], self.step, "state slot", chunk.slot)
+    }
+
+    fn check_pages(&mut self, chunk: &ChunkRows<'_>) -> Result<()> {
+        if !self.has_caches {
+            return Ok(());
+        }
+        let page_tokens = self.memory.page_tokens;
+        let end = chunk.start.saturating_add(chunk.rows);
+        let needed = end.div_ceil(page_tokens);
+        if chunk.pages.len() < needed {
+            return Err(Error::Inconsistent {
+                what: "pages of a chunk",
+                found: chunk.pages.len(),
+                expected: needed,
+            });
+        }
+        for page in chunk.pages {
+            exists("page", *page as usize, self.memory.pages)?;
+        }
+        let written = if chunk.rows == 0 { 0..0 } else { chunk.start / page_tokens..needed };
+        for page in &chunk.pages[written] {
+            mark(&mut self.page_marks[*page as usize], self.step, "page", *page as usize)?;
+        }
+        Ok(())
+    }
+}
+
+fn check_wanted(inputs: &StepInputs<'_>) -> Result<()> {
+    let mut next = 0;
+    for row in inputs.wanted {
+        let row = *row as usize;
+        exists("wanted row", row, inputs.rows())?;
+        if row < next {
+            return Err(Error::Inconsistent { what: "wanted rows, which ascend,", found: row, expected: next });
+        }
+        next = row + 1;
+    }
+    Ok(())
+}
+
+fn marks(count: usize) -> Result<Vec<u64>> {
+    let mut marks = Vec::new();
+    let refused = |_| Error::OutOfMemory { what: "page tables", bytes: (count as u64).saturating_mul(8) };
+    marks.try_reserve_exact(count).map_err(refused)?;
+    marks.resize(count, 0);
+    Ok(marks)
+}
+
+/// Notes that a page or slot is written in this step, once.
+fn mark(last: &mut u64, step: u64, what: &'static str, id: usize) -> Result<()> {
+    if *last == step {
+        return Err(Error::WrittenTwice { what, id });
+    }
+    *last = step;
+    Ok(())
+}
+
+fn within(what: &'static str, found: usize, limit: usize) -> Result<()> {
+    if found > limit {
+        return Err(Error::OverLimit { what, found, limit });
+    }
+    Ok(())
+}
+
+fn equal(what: &'static str, found: usize, expected: usize) -> Result<()> {
+    if found != expected {
+        return Err(Error::Inconsistent { what, found, expected });
+    }
+    Ok(())
+}
+
+/// Refuses an id that is not below `count`.
+pub(crate) fn exists(what: &'static str, id: usize, count: usize) -> Result<()> {
+    if id >= count {
+        return Err(Error::Unknown { what, id, count });
+    }
+    Ok(())
+}

@@ -1,0 +1,128 @@
+//! The causal depthwise convolution of gated-delta-net layers.
+
+#![expect(unsafe_code, reason = "members borrow their own channels")]
+
+use std::ops::Range;
+
+use super::vectors::{load, store};
+use super::{Operation, Step};
+use crate::cpu::math;
+use crate::cpu::pool::Member;
+use crate::cpu::simd::{Kernel, LANES, Simd};
+use crate::cpu::states::Recurrent;
+use crate::device::ChunkRows;
+use crate::program::{Buffer, State};
+
+/// The most taps of a convolution; the models have 4.
+pub(super) const MAX_TAPS: usize = 16;
+
+/// [`Op::Convolve`](crate::program::Op::Convolve).
+pub(super) struct Convolve {
+    input: Buffer,
+    /// `[tap][channel]`.
+    taps: Vec<f32>,
+    state: State,
+    output: Buffer,
+}
+
+impl Convolve {
+    /// `weight` is `(channels, taps)`, with at most [`MAX_TAPS`] taps.
+    pub(super) fn new(input: Buffer, weight: &[f32], taps: usize, state: State, output: Buffer) -> Self {
+        let channels = weight.len() / taps;
+        let transposed = (0..weight.len()).map(|index| weight[(index % channels) * taps + index / channels]);
+        Self { input, taps: transposed.collect(), state, output }
+    }
+}
+
+impl Operation for Convolve {
+    fn run(&self, step: &Step<'_>, member: &Member<'_>) {
+        let memory = step.state(self.state);
+        let channels = super::elementwise::share_of_vectors(member, memory.spec.channels);
+        for chunk in step.inputs.chunks {
+            let strip = Strip { operation: self, step, memory, chunk, channels: channels.clone() };
+            for row in 0..chunk.rows {
+                strip.convolve(row);
+            }
+            strip.remember();
+        }
+    }
+}
+
+/// Some channels of a chunk: one member's, so that no other touches their window.
+struct Strip<'a> {
+    operation: &'a Convolve,
+    step: &'a Step<'a>,
+    memory: &'a Recurrent,
+    chunk: &'a ChunkRows<'a>,
+    channels: Range<usize>,
+}
+
+impl Strip<'_> {
+    /// Input `index` of the sequence that starts with what is remembered and goes on with the chunk.
+    fn input(&self, index: usize) -> &[f32] {
+        let remembered = self.memory.spec.taps - 1;
+        // SAFETY: these channels of the window are this member's, and it writes them only in `remember`,
+        // when it reads another tap; nobody writes the input buffer.
+        unsafe {
+            if index < remembered {
+                return self.memory.window(self.chunk.slot, index, self.channels.clone());
+            }
+            let row = self.chunk.first_row + index - remembered;
+            self.step.buffer(self.operation.input).columns(row, self.channels.clone())
+        }
+    }
+
+    fn convolve(&self, row: usize) {
+        let taps = self.memory.spec.taps;
+        let mut inputs: [&[f32]; MAX_TAPS] = [&[]; MAX_TAPS];
+        let mut weights: [&[f32]; MAX_TAPS] = [&[]; MAX_TAPS];
+        let strips = self.operation.taps.chunks_exact(self.memory.spec.channels);
+        for (tap, strip) in strips.enumerate() {
+            inputs[tap] = self.input(row + tap);
+            weights[tap] = &strip[self.channels.clone()];
+        }
+        let output = self.step.buffer(self.operation.output);
+        // SAFETY: these channels of the row are this member's.
+        let output = unsafe { output.columns_mut(self.chunk.first_row + row, self.channels.clone()) };
+        self.step.isa.run(ConvolveRow { inputs: &inputs[..taps], weights: &weights[..taps], output });
+    }
+
+    /// Keeps the last inputs, in order of age: none is overwritten before it is read.
+    fn remember(&self) {
+        if self.chunk.rows == 0 {
+            return;
+        }
+        for tap in 0..self.memory.spec.taps - 1 {
+            let newer = self.input(self.chunk.rows + tap);
+            // SAFETY: these channels of the window are this member's; `newer` is another tap or a row.
+            let window = unsafe { self.memory.window(self.chunk.slot, tap, self.channels.clone()) };
+            window.copy_from_slice(newer);
+        }
+    }
+}
+
+/// One row of some channels.
+struct ConvolveRow<'a> {
+    /// Per tap.
+    inputs: &'a [&'a [f32]],
+    /// Per tap.
+    weights: &'a [&'a [f32]],
+    output: &'a mut [f32],
+}
+
+impl Kernel for ConvolveRow<'_> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run<S: Simd>(self, simd: S) {
+        for (vector, output) in self.output.chunks_mut(LANES).enumerate() {
+            let channels = vector * LANES..vector * LANES + output.len();
+            let mut sum = simd.zero();
+            for (input, weight) in self.inputs.iter().zip(self.weights) {
+                let input = load(simd, &input[channels.clone()]);
+                sum = simd.fma(load(simd, &weight[channels.clone()]), input, sum);
+            }
+            store(simd, math::silu(simd, sum), output);
+        }
+    }
+}

@@ -1,0 +1,125 @@
+//! Operations in which every value depends on values at the same place only.
+
+#![expect(unsafe_code, reason = "members borrow their own rows")]
+
+use std::ops::Range;
+
+use super::vectors::{load, store};
+use super::{Operation, Step};
+use crate::cpu::math;
+use crate::cpu::pool::Member;
+use crate::cpu::simd::{Kernel, LANES, Simd};
+use crate::program::{Buffer, Weight};
+
+/// [`Op::SwiGlu`](crate::program::Op::SwiGlu).
+pub(super) struct SwiGlu {
+    pub(super) gate: Buffer,
+    pub(super) up: Buffer,
+}
+
+impl Operation for SwiGlu {
+    fn run(&self, step: &Step<'_>, member: &Member<'_>) {
+        let (gate, up) = (step.buffer(self.gate), step.buffer(self.up));
+        let part = share_of_vectors(member, step.rows(self.gate) * gate.width);
+        // SAFETY: parts of the gate are disjoint; nobody writes the other factor, another buffer.
+        let (gate, up) = unsafe { (gate.values().part_mut(part.clone()), up.values().part(part)) };
+        step.isa.run(SwiGluPart { gate, up });
+    }
+}
+
+/// A member's share of `count` values, in whole vectors but for the last.
+pub(super) fn share_of_vectors(member: &Member<'_>, count: usize) -> Range<usize> {
+    let vectors = member.share(count.div_ceil(LANES));
+    (vectors.start * LANES).min(count)..(vectors.end * LANES).min(count)
+}
+
+/// `gate = silu(gate) ⊙ up`.
+pub(super) struct SwiGluPart<'a> {
+    pub(super) gate: &'a mut [f32],
+    pub(super) up: &'a [f32],
+}
+
+impl Kernel for SwiGluPart<'_> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run<S: Simd>(self, simd: S) {
+        for (gate, up) in self.gate.chunks_mut(LANES).zip(self.up.chunks(LANES)) {
+            let active = math::silu(simd, load(simd, gate));
+            store(simd, simd.mul(active, load(simd, up)), gate);
+        }
+    }
+}
+
+/// [`Op::AddGated`](crate::program::Op::AddGated).
+pub(super) struct AddGated {
+    pub(super) input: Buffer,
+    pub(super) gate: Buffer,
+    pub(super) output: Buffer,
+}
+
+impl Operation for AddGated {
+    fn run(&self, step: &Step<'_>, member: &Member<'_>) {
+        for row in member.share(step.rows(self.output)) {
+            // SAFETY: a row is one member's; nobody writes input and gate, other buffers.
+            let (input, gate, output) = unsafe {
+                (step.buffer(self.input).row(row), step.buffer(self.gate).row(row)[0], step.row_mut(self.output, row))
+            };
+            step.isa.run(AddGatedRow { input, gate, output });
+        }
+    }
+}
+
+struct AddGatedRow<'a> {
+    input: &'a [f32],
+    gate: f32,
+    output: &'a mut [f32],
+}
+
+impl Kernel for AddGatedRow<'_> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run<S: Simd>(self, simd: S) {
+        let gate = math::sigmoid(simd, simd.splat(self.gate));
+        for (input, output) in self.input.chunks(LANES).zip(self.output.chunks_mut(LANES)) {
+            let sum = simd.fma(gate, load(simd, input), load(simd, output));
+            store(simd, sum, output);
+        }
+    }
+}
+
+/// [`Op::AddBias`](crate::program::Op::AddBias).
+pub(super) struct AddBias {
+    pub(super) buffer: Buffer,
+    pub(super) bias: Weight,
+}
+
+impl Operation for AddBias {
+    fn run(&self, step: &Step<'_>, member: &Member<'_>) {
+        for row in member.share(step.rows(self.buffer)) {
+            // SAFETY: a row is one member's.
+            let values = unsafe { step.row_mut(self.buffer, row) };
+            for (value, bias) in values.iter_mut().zip(step.vector(self.bias)) {
+                *value += bias;
+            }
+        }
+    }
+}
+
+/// [`Op::Gather`](crate::program::Op::Gather).
+pub(super) struct Gather {
+    pub(super) input: Buffer,
+    pub(super) output: Buffer,
+}
+
+impl Operation for Gather {
+    fn run(&self, step: &Step<'_>, member: &Member<'_>) {
+        for row in member.share(step.inputs.wanted.len()) {
+            let from = step.inputs.wanted[row] as usize;
+            // SAFETY: a row of the output is one member's; nobody writes the input, another buffer.
+            let (input, output) = unsafe { (step.buffer(self.input).row(from), step.row_mut(self.output, row)) };
+            output.copy_from_slice(input);
+        }
+    }
+}

@@ -1,0 +1,199 @@
+//! A program with its weights and memories in place, and the threads that run it.
+
+use std::ops::Range;
+use std::sync::Arc;
+
+use paceline_gguf::Gguf;
+
+use super::buffers::Rows;
+use super::inputs::{Checks, exists};
+use super::ops::{Limits, Operation, Scratch, ScratchSize, Step, prepare};
+use super::pages::PagedCache;
+use super::pool::Pool;
+use super::simd::Isa;
+use super::states::Recurrent;
+use super::weights::Loaded;
+use crate::device::{LoadedStage, MemoryOperation, MemorySpec, MemoryUse, StepInputs};
+use crate::program::{Buffer, Op, Program, RowSpace};
+use crate::{Error, Result};
+
+/// A loaded stage on the CPU.
+pub(super) struct CpuStage {
+    program: Program,
+    operations: Vec<Box<dyn Operation>>,
+    weights: Vec<Loaded>,
+    buffers: Vec<Rows>,
+    caches: Vec<PagedCache>,
+    states: Vec<Recurrent>,
+    scratch: Scratch,
+    memory: MemorySpec,
+    checks: Checks,
+    pool: Arc<Pool>,
+    isa: Isa,
+    /// Rows, and wanted rows, of the last step.
+    last: [usize; 2],
+}
+
+impl CpuStage {
+    pub(super) fn load(
+        program: Program,
+        model: &Gguf,
+        memory: MemorySpec,
+        pool: Arc<Pool>,
+        isa: Isa,
+        progress: &mut dyn FnMut(u64),
+    ) -> Result<Self> {
+        assert!(memory.page_tokens > 0, "a page holds at least one token");
+        // Memory first: when it cannot be had, that is known before long reading.
+        let rows = |space| if space == RowSpace::Step { memory.rows } else { memory.wanted };
+        let buffers = program.buffers.iter().map(|spec| Rows::reserve(spec, rows(spec.rows)));
+        let buffers = buffers.collect::<Result<Vec<_>>>()?;
+        let caches = program.caches.iter().map(|spec| PagedCache::reserve(spec, &memory));
+        let caches = caches.collect::<Result<Vec<_>>>()?;
+        let states = program.states.iter().map(|spec| Recurrent::reserve(spec, memory.slots));
+        let states = states.collect::<Result<Vec<_>>>()?;
+        let mut weights = Vec::with_capacity(program.weights.len());
+        for spec in &program.weights {
+            weights.push(Loaded::load(spec, model, &pool)?);
+            progress(model.tensor(&spec.tensor).map_or(0, |tensor| tensor.data.len() as u64));
+        }
+        let operations = prepare(&program, &weights)?;
+        let limits = Limits { rows: memory.rows.max(memory.wanted), threads: pool.threads() };
+        let sizes = operations.iter().map(|operation| operation.scratch(&limits));
+        let scratch = Scratch::reserve(&sizes.fold(ScratchSize::default(), ScratchSize::max))?;
+        let checks = Checks::new(&program, &memory, vocabulary(&program, &weights))?;
+        Ok(Self {
+            program,
+            operations,
+            weights,
+            buffers,
+            caches,
+            states,
+            scratch,
+            memory,
+            checks,
+            pool,
+            isa,
+            last: [0, 0],
+        })
+    }
+
+    /// Accepts a step's inputs and takes in rows of the residual stream.
+    fn begin(&mut self, inputs: &StepInputs<'_>) -> Result<()> {
+        self.checks.check(inputs)?;
+        self.last = [inputs.rows(), inputs.wanted.len()];
+        if let (false, Some(stream)) = (self.program.embeds, self.program.stream) {
+            let rows = self.buffers[usize::from(stream.0)].all_mut();
+            rows[..inputs.vectors.len()].copy_from_slice(inputs.vectors);
+        }
+        Ok(())
+    }
+
+    /// Runs some operations on all threads.
+    fn execute(&self, inputs: &StepInputs<'_>, operations: Range<usize>) -> Result<()> {
+        let step = Step {
+            isa: self.isa,
+            inputs,
+            buffers: &self.buffers,
+            weights: &self.weights,
+            caches: &self.caches,
+            states: &self.states,
+            scratch: &self.scratch,
+        };
+        self.pool.run(&|member| {
+            for operation in &self.operations[operations.clone()] {
+                operation.run(&step, member);
+                member.wait();
+            }
+        })
+    }
+
+    /// Rows of a buffer as the last step left them; nothing runs between steps.
+    #[expect(unsafe_code, reason = "reads what no thread writes")]
+    fn rows_of(&self, buffer: Buffer, rows: Range<usize>) -> &[f32] {
+        // SAFETY: buffers are written by `execute`, which has returned, and by `&mut self`.
+        unsafe { self.buffers[usize::from(buffer.0)].rows(rows) }
+    }
+
+    fn row_count(&self, buffer: Buffer) -> usize {
+        match self.buffers[usize::from(buffer.0)].space {
+            RowSpace::Step => self.last[0],
+            RowSpace::Wanted => self.last[1],
+        }
+    }
+}
+
+impl LoadedStage for CpuStage {
+    fn program(&self) -> &Program {
+        &self.program
+    }
+
+    fn memory_use(&self) -> MemoryUse {
+        let buffers: u64 = self.buffers.iter().map(Rows::bytes).sum();
+        MemoryUse {
+            weights: self.weights.iter().map(Loaded::bytes).sum(),
+            pages: self.caches.iter().map(PagedCache::bytes).sum(),
+            states: self.states.iter().map(Recurrent::bytes).sum(),
+            buffers: buffers + self.scratch.bytes() + self.checks.bytes(),
+        }
+    }
+
+    fn apply(&mut self, operation: MemoryOperation) -> Result<()> {
+        match operation {
+            MemoryOperation::ClearState { slot } => {
+                exists("state slot", slot, self.memory.slots)?;
+                self.states.iter_mut().for_each(|state| state.clear(slot));
+            }
+            MemoryOperation::CopyState { from, to } => {
+                exists("state slot", from, self.memory.slots)?;
+                exists("state slot", to, self.memory.slots)?;
+                self.states.iter_mut().for_each(|state| state.copy(from, to));
+            }
+            MemoryOperation::CopyPage { from, to } => {
+                exists("page", from as usize, self.memory.pages)?;
+                exists("page", to as usize, self.memory.pages)?;
+                self.caches.iter_mut().for_each(|cache| cache.copy_page(from, to));
+            }
+        }
+        Ok(())
+    }
+
+    fn run(&mut self, inputs: &StepInputs<'_>) -> Result<()> {
+        self.begin(inputs)?;
+        self.execute(inputs, 0..self.operations.len())
+    }
+
+    fn read(&mut self, buffer: Buffer, rows: Range<usize>, into: &mut [f32]) -> Result<()> {
+        let count = self.row_count(buffer);
+        if rows.end > count {
+            return Err(Error::Unknown { what: "row", id: rows.end - 1, count });
+        }
+        let values = rows.len() * self.program.width(buffer);
+        if into.len() != values {
+            return Err(Error::Inconsistent { what: "values to read into", found: into.len(), expected: values });
+        }
+        into.copy_from_slice(self.rows_of(buffer, rows));
+        Ok(())
+    }
+
+    fn run_observed(
+        &mut self,
+        inputs: &StepInputs<'_>,
+        observe: &mut dyn FnMut(usize, &dyn Fn(Buffer) -> Vec<f32>),
+    ) -> Result<()> {
+        self.begin(inputs)?;
+        for index in 0..self.operations.len() {
+            self.execute(inputs, index..index + 1)?;
+            observe(index, &|buffer| self.rows_of(buffer, 0..self.row_count(buffer)).to_vec());
+        }
+        Ok(())
+    }
+}
+
+/// Rows of the embedding table, of a program that has one.
+fn vocabulary(program: &Program, weights: &[Loaded]) -> Option<usize> {
+    program.ops.iter().find_map(|recorded| match recorded.op {
+        Op::Embed { table, .. } => Some(weights[table.0 as usize].shape()[1]),
+        _ => None,
+    })
+}

@@ -1,0 +1,134 @@
+//! Grouped-query attention, with the optional parts that the architectures choose from: head norms, biases, an
+//! output gate (spec section 3.1).
+
+use paceline_compute::program::{Buffer, CacheSpec, Heads, Op};
+use paceline_gguf::LayerKind;
+
+use crate::Result;
+use crate::recorder::{Recorder, product};
+use crate::rope::Positions;
+use crate::settings::Settings;
+
+/// What an architecture's attention has.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) struct Options {
+    /// A norm of every query and key head.
+    pub(crate) head_norms: bool,
+    /// A gate on every query head's result, which comes with the query.
+    pub(crate) gated: bool,
+}
+
+/// The sizes and options of attention in one layer.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct Attention {
+    /// Query heads.
+    heads: usize,
+    /// Key and value heads; `heads / key_value_heads` query heads share one.
+    key_value_heads: usize,
+    /// Values of a query or key head.
+    key_dim: usize,
+    /// Values of a value head.
+    value_dim: usize,
+    /// What it has.
+    options: Options,
+    /// Scale of the scores.
+    scale: f32,
+}
+
+impl Attention {
+    /// The attention of a layer that is not recurrent.
+    ///
+    /// # Panics
+    /// If the layer is recurrent.
+    pub(crate) fn of(settings: &Settings<'_>, layer: usize, options: Options) -> Result<Attention> {
+        let LayerKind::Attention { query_heads: heads, key_value_heads, key_dim, value_dim } = settings.kind(layer)
+        else {
+            panic!("layer {layer} has no attention");
+        };
+        if heads == 0 {
+            return Err(settings.bad("attention.head_count", &heads, format!("layer {layer} needs at least 1")));
+        }
+        if options.gated && value_dim != key_dim {
+            let expected = format!("gated heads are as long as the keys: {key_dim}");
+            return Err(settings.bad("attention.value_length", &value_dim, expected));
+        }
+        let scale = match settings.optional_number("attention.scale")? {
+            None | Some(0.0) => 1.0 / (key_dim as f32).sqrt(),
+            Some(scale) => scale,
+        };
+        Ok(Attention { heads, key_value_heads, key_dim, value_dim, options, scale })
+    }
+
+    /// Records `stream += output · attention(input)`.
+    pub(crate) fn record(&self, recorder: &mut Recorder<'_>, input: Buffer, positions: &Positions) -> Result<()> {
+        // (rows, heads · dim), where a gated head is followed by its gate: (rows, heads, 2, dim)
+        let query_heads = Heads { count: self.heads, dim: self.key_dim, stride: self.query_stride() };
+        let query = recorder.scratch("Qcur", self.heads * self.query_stride());
+        let key = recorder.scratch("Kcur", self.key_value_heads * self.key_dim);
+        let value = recorder.scratch("Vcur", self.key_value_heads * self.value_dim);
+        project(recorder, input, [query, key, value])?;
+
+        let cache = recorder.program().cache(CacheSpec {
+            key_value_heads: self.key_value_heads,
+            key_dim: self.key_dim,
+            value_dim: self.value_dim,
+        });
+        let (query_norm, key_norm) = match self.options.head_norms {
+            true => (Some(recorder.vector("attn_q_norm.weight")?), Some(recorder.vector("attn_k_norm.weight")?)),
+            false => (None, None),
+        };
+        let store = Op::StoreKeysValues {
+            query,
+            query_heads,
+            key,
+            value,
+            query_norm,
+            key_norm,
+            epsilon: recorder.epsilon(),
+            style: positions.style,
+            rope: positions.table,
+            cache,
+        };
+        recorder.record("Qcur", store);
+
+        // (rows, heads · value_dim)
+        let output = recorder.scratch("attn_gated", self.heads * self.value_dim);
+        let gate_offset = self.options.gated.then_some(self.key_dim);
+        let attend = Op::Attention { query, query_heads, gate_offset, scale: self.scale, cache, output };
+        recorder.record("attn_gated", attend);
+
+        let weight = recorder.matrix("attn_output.weight")?;
+        recorder.add_to_stream("attn_residual", weight, output);
+        Ok(())
+    }
+
+    /// Distance between two query heads.
+    fn query_stride(&self) -> usize {
+        if self.options.gated { 2 * self.key_dim } else { self.key_dim }
+    }
+}
+
+/// Records the projections to queries, keys and values, from a matrix each or from one that holds all three, and their
+/// biases.
+fn project(recorder: &mut Recorder<'_>, input: Buffer, outputs: [Buffer; 3]) -> Result<()> {
+    let parts = ["attn_q", "attn_k", "attn_v"].into_iter().zip(outputs);
+    let fused = recorder.has("attn_qkv.weight");
+    let mut products = Vec::with_capacity(outputs.len());
+    let mut first = 0;
+    for (name, output) in parts.clone() {
+        let end = first + recorder.program().width(output);
+        let weight = match fused {
+            true => recorder.matrix_rows("attn_qkv.weight", first..end)?,
+            false => recorder.matrix(&format!("{name}.weight"))?,
+        };
+        products.push(product(weight, output));
+        first = end;
+    }
+    recorder.linear("Qcur_full", input, products);
+    for (name, buffer) in parts {
+        if let Some(bias) = recorder.optional_vector(&format!("{name}.bias")) {
+            recorder.record(name, Op::AddBias { buffer, bias });
+        }
+    }
+    Ok(())
+}

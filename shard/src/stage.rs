@@ -1,0 +1,222 @@
+//! One stage of the row: takes a frame, runs its layers on the device, and passes the frame on.
+//!
+//! The order is always the same: check the step's number, apply its memory operations, void what was cancelled,
+//! run the rest, and hand on activations or, at the tail, results. A stage has no clock but the stopwatch that
+//! tells the scheduler what a step took.
+
+use std::time::Instant;
+
+use paceline_compute::LoadedStage;
+use paceline_compute::device::{ChunkRows, StepInputs};
+use paceline_proto::{Chunk, ChunkInput, Epoch, Frame, Operation, Payload, StageTime, Step, StepDone, StepId};
+
+use crate::feedback::Feedback;
+use crate::open_sessions::OpenSessions;
+use crate::rows::Rows;
+use crate::sessions::SessionTable;
+use crate::tail::Tail;
+use crate::{Error, Result};
+
+/// Where a stage stands in its row.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Place {
+    /// Counted from the head, which is 0.
+    pub index: usize,
+    /// The head embeds.
+    pub first: bool,
+    /// The tail samples.
+    pub last: bool,
+    /// The placement in force.
+    pub epoch: Epoch,
+}
+
+/// What comes out of a stage for a frame.
+#[derive(Debug)]
+pub enum Passed {
+    /// The frame for the next stage.
+    On(Frame),
+    /// The tail's results.
+    Done(StepDone),
+}
+
+/// A loaded stage and all that it remembers between steps.
+pub struct Stage {
+    place: Place,
+    loaded: Box<dyn LoadedStage>,
+    sessions: SessionTable,
+    open: OpenSessions,
+    tail: Tail,
+    feedback: Feedback,
+    next: StepId,
+    rows: Rows,
+}
+
+impl Stage {
+    /// A stage at `place`, around what a device loaded. Head and tail are given the two ends of
+    /// [`feedback`](crate::feedback()), or a stage that is both [`Feedback::own`].
+    pub fn new(place: Place, loaded: Box<dyn LoadedStage>, feedback: Feedback) -> Self {
+        let tail = Tail::new(loaded.program());
+        let (sessions, open) = (SessionTable::default(), OpenSessions::default());
+        Self { place, loaded, sessions, open, tail, feedback, next: StepId(0), rows: Rows::default() }
+    }
+
+    /// Where it stands.
+    pub fn place(&self) -> Place {
+        self.place
+    }
+
+    /// Its open sessions, for whoever cancels them.
+    pub fn open_sessions(&self) -> OpenSessions {
+        self.open.clone()
+    }
+
+    /// What is loaded.
+    pub fn loaded(&self) -> &dyn LoadedStage {
+        self.loaded.as_ref()
+    }
+
+    /// The logits of the last step's wanted rows, `(wanted rows, vocabulary)`; at the tail only.
+    ///
+    /// # Errors
+    /// When this is not the tail.
+    pub fn logits(&mut self) -> Result<Vec<f32>> {
+        let rows = self.rows.wanted.len();
+        self.tail.read_logits(self.loaded.as_mut(), rows)
+    }
+
+    /// Runs one frame.
+    ///
+    /// # Errors
+    /// A frame that contradicts what this stage knows, or a device that fails. The stage must not be used
+    /// afterwards.
+    pub fn run(&mut self, mut frame: Frame) -> Result<Passed> {
+        let begun = Instant::now();
+        self.check(&frame.step)?;
+        for operation in &frame.step.operations {
+            self.apply(operation)?;
+        }
+        self.feedback.drain();
+        self.collect(&mut frame)?;
+        self.compute(&frame.step)?;
+        let passed = if self.place.last { self.finish(frame, begun)? } else { self.pass_on(frame, begun)? };
+        self.next = StepId(self.next.0 + 1);
+        Ok(passed)
+    }
+
+    fn check(&self, step: &Step) -> Result<()> {
+        if step.epoch != self.place.epoch {
+            return Err(Error::Epoch { found: step.epoch, expected: self.place.epoch });
+        }
+        if step.id != self.next {
+            return Err(Error::Order { found: step.id, expected: self.next });
+        }
+        Ok(())
+    }
+
+    fn apply(&mut self, operation: &Operation) -> Result<()> {
+        match operation {
+            Operation::Open { session, sampling, .. } => {
+                self.open.open(*session);
+                if self.place.last {
+                    self.tail.open(*session, sampling)?;
+                }
+            }
+            Operation::Close { session } => {
+                self.open.close(*session);
+                self.tail.close(*session);
+                self.feedback.forget(*session);
+            }
+            _ => {}
+        }
+        match self.sessions.apply(operation)? {
+            Some(work) => Ok(self.loaded.apply(work)?),
+            None => Ok(()),
+        }
+    }
+
+    /// Lays out the rows of all chunks that are still wanted, and voids the others.
+    fn collect(&mut self, frame: &mut Frame) -> Result<()> {
+        let mut carried = self.rows.begin(&frame.payload);
+        for chunk in &mut frame.step.chunks {
+            let vectors = if chunk.void { 0..0 } else { carried.take(self.place.carried(chunk))? };
+            chunk.void |= self.open.is_cancelled(chunk.session);
+            if !chunk.void {
+                resolve(chunk, &mut self.feedback)?;
+            }
+            if !chunk.void {
+                self.rows.add(chunk, self.place, vectors);
+            }
+        }
+        carried.finish()
+    }
+
+    fn compute(&mut self, step: &Step) -> Result<()> {
+        if self.rows.positions.is_empty() {
+            return Ok(());
+        }
+        let mut first_row = 0;
+        let mut chunks = Vec::with_capacity(step.chunks.len());
+        for chunk in step.chunks.iter().filter(|chunk| !chunk.void) {
+            let memory = self.sessions.get(chunk.session)?;
+            let (rows, start) = (chunk.input.rows(), chunk.start as usize);
+            chunks.push(ChunkRows { first_row, rows, start, slot: memory.slot, pages: &memory.pages });
+            first_row += rows;
+        }
+        self.loaded.run(&StepInputs {
+            chunks: &chunks,
+            tokens: &self.rows.tokens,
+            vectors: &self.rows.vectors,
+            positions: &self.rows.positions,
+            wanted: &self.rows.wanted,
+        })?;
+        Ok(())
+    }
+
+    fn pass_on(&mut self, mut frame: Frame, begun: Instant) -> Result<Passed> {
+        let rows = self.rows.positions.len();
+        frame.payload = Payload::empty();
+        if rows > 0 {
+            let buffer = self.loaded.program().stream.expect("every stage program has a residual stream");
+            let width = self.loaded.program().width(buffer);
+            let stream = self.rows.stream(rows * width);
+            self.loaded.read(buffer, 0..rows, stream)?;
+            frame.payload = Payload::from_rows(width, stream);
+        }
+        frame.times.push(time_since(begun));
+        Ok(Passed::On(frame))
+    }
+
+    fn finish(&mut self, frame: Frame, begun: Instant) -> Result<Passed> {
+        let Step { epoch, id, chunks, .. } = &frame.step;
+        let results = self.tail.results(self.loaded.as_mut(), *id, chunks, &mut self.feedback)?;
+        let mut times = frame.times;
+        times.push(time_since(begun));
+        Ok(Passed::Done(StepDone { epoch: *epoch, step: *id, results, times }))
+    }
+}
+
+impl Place {
+    /// How many rows of the frame's payload belong to a chunk.
+    fn carried(self, chunk: &Chunk) -> usize {
+        match &chunk.input {
+            ChunkInput::Rows { positions } => positions.len(),
+            _ if self.first => 0,
+            input => input.rows(),
+        }
+    }
+}
+
+/// Replaces "the token of step n" by that token, so that later stages and the tail see what it was.
+fn resolve(chunk: &mut Chunk, feedback: &mut Feedback) -> Result<()> {
+    if let ChunkInput::Sampled { step } = chunk.input {
+        match feedback.ask(chunk.session, step)? {
+            Some(token) => chunk.input = ChunkInput::Tokens(vec![token]),
+            None => chunk.void = true,
+        }
+    }
+    Ok(())
+}
+
+fn time_since(begun: Instant) -> StageTime {
+    StageTime { busy: u64::try_from(begun.elapsed().as_micros()).unwrap_or(u64::MAX) }
+}

@@ -1,0 +1,45 @@
+//! The models that tests run, by name: stored in `data/models`, drawn again (see [`Preset`]), or part of the program.
+
+use std::path::{Path, PathBuf};
+
+use paceline_gguf::{Gguf, TensorType};
+
+use crate::random::Preset;
+
+/// The folder of test data.
+pub fn data() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("data")
+}
+
+/// The trained hybrid that the program embeds, as Q8_0.
+pub fn tiny_hybrid() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../cluster/models/tiny-hybrid-q8_0.gguf")
+}
+
+/// Opens a model by name, such as `nano16-f32`, `mini-Q4_K_M` or `tiny-hybrid-q8_0`.
+///
+/// # Panics
+/// If there is none of that name.
+pub fn model(name: &str) -> Gguf {
+    if name == "tiny-hybrid-q8_0" {
+        return Gguf::open(&tiny_hybrid()).expect("the embedded model is valid");
+    }
+    let path = data().join("models").join(format!("{name}.gguf"));
+    if path.exists() {
+        return Gguf::open(&path).expect("stored models are valid");
+    }
+    Gguf::from_vec(drawn(name).to_vec(), name).expect("drawn models are valid")
+}
+
+/// Draws a random model again.
+pub fn drawn(name: &str) -> paceline_gguf::testing::GgufWriter {
+    let (preset, kind) = name.rsplit_once('-').expect("names end in a type");
+    let kind = match kind {
+        "f32" => TensorType::F32,
+        "F16" => TensorType::F16,
+        "BF16" => TensorType::BF16,
+        "Q8_0" => TensorType::Q8_0,
+        other => panic!("{name} is not stored, and {other} models are not drawn"),
+    };
+    Preset::named(preset).unwrap_or_else(|| panic!("there is no model {name}")).model(kind)
+}

@@ -1,0 +1,49 @@
+//! Encodes weights as the reference's converter does, for the types where that takes a few lines.
+
+use paceline_gguf::TensorType;
+
+/// Values per Q8_0 block.
+const BLOCK: usize = 32;
+
+/// The bytes of `values` in a type.
+///
+/// # Panics
+/// For types other than F32, F16, BF16 and Q8_0.
+pub(super) fn encode(values: &[f32], kind: TensorType) -> Vec<u8> {
+    match kind {
+        TensorType::F32 => values.iter().flat_map(|value| value.to_le_bytes()).collect(),
+        TensorType::F16 => values.iter().flat_map(|value| half(*value).to_le_bytes()).collect(),
+        TensorType::BF16 => values.iter().flat_map(|value| brain(*value).to_le_bytes()).collect(),
+        TensorType::Q8_0 => values.chunks_exact(BLOCK).flat_map(block).collect(),
+        other => panic!("random models are not made in {other}"),
+    }
+}
+
+/// The nearest half precision number, ties to even; weights are far from its largest.
+fn half(value: f32) -> u16 {
+    const SMALLEST_NORMAL: f32 = 6.103_515_6e-5;
+    let sign = ((value.to_bits() >> 16) & 0x8000) as u16;
+    let magnitude = value.abs();
+    assert!(magnitude < 65504.0, "{value} is no weight");
+    if magnitude < SMALLEST_NORMAL {
+        return sign | (magnitude * 16_777_216.0).round_ties_even() as u16;
+    }
+    let bits = magnitude.to_bits() - (112 << 23);
+    sign | ((bits + 0xfff + ((bits >> 13) & 1)) >> 13) as u16
+}
+
+/// The nearest upper half of a single precision number, ties to even.
+fn brain(value: f32) -> u16 {
+    let bits = value.to_bits();
+    ((bits + 0x7fff + ((bits >> 16) & 1)) >> 16) as u16
+}
+
+/// A Q8_0 block: the scale in half precision, then 32 steps of it.
+fn block(values: &[f32]) -> Vec<u8> {
+    let largest = values.iter().fold(0.0_f32, |largest, value| largest.max(value.abs()));
+    let scale = largest / 127.0;
+    let inverse = if scale == 0.0 { 0.0 } else { 1.0 / scale };
+    let mut bytes = half(scale).to_le_bytes().to_vec();
+    bytes.extend(values.iter().map(|value| (value * inverse).round() as i8 as u8));
+    bytes
+}
