@@ -95,7 +95,10 @@ mod tests {
 
     #[test]
     fn the_files_flags_come_before_those_of_the_command_line() {
-        let all = with_file("port = 9000\nalias = ['a', 'b']\nraw = true\njson = false", &["paceline", "serve", "--port", "1"]);
+        let all = with_file(
+            "port = 9000\nalias = ['a', 'b']\nraw = true\njson = false",
+            &["paceline", "serve", "--port", "1"],
+        );
         let expected = ["paceline", "serve", "--port", "9000", "--alias", "a", "--alias", "b", "--raw", "--port", "1"];
         let mut all = all.expect("a good file");
         let mut sorted = expected.map(str::to_owned).to_vec();

@@ -11,7 +11,13 @@ use crate::row::LoadedAs;
 pub(crate) fn ready(model: &ModelCard, stages: &[LoadedAs], address: SocketAddr) -> String {
     let mut text = String::new();
     let parameters = count(model.parameters);
-    let _ = writeln!(text, "\n{} · {} · {parameters} parameters · {}", model.id, model.architecture, bytes(model.file_bytes));
+    let _ = writeln!(
+        text,
+        "\n{} · {} · {parameters} parameters · {}",
+        model.id,
+        model.architecture,
+        bytes(model.file_bytes)
+    );
     let _ = writeln!(text, "  stage  layers     device                    weights    KV cache   states     buffers");
     for (index, stage) in stages.iter().enumerate() {
         let device = format!("{} ({})", stage.device.name, stage.device.detail);
@@ -29,7 +35,8 @@ pub(crate) fn ready(model: &ModelCard, stages: &[LoadedAs], address: SocketAddr)
     let _ = writeln!(text, "  context of a session: {} tokens", model.context);
     let _ = writeln!(text, "\nlistening on http://{address}   try:");
     let body = r#"{"messages":[{"role":"user","content":"Hello!"}]}"#;
-    let _ = writeln!(text, "  curl http://{address}/v1/chat/completions -H 'content-type: application/json' -d '{body}'");
+    let _ =
+        writeln!(text, "  curl http://{address}/v1/chat/completions -H 'content-type: application/json' -d '{body}'");
     text
 }
 
@@ -37,7 +44,10 @@ pub(crate) fn ready(model: &ModelCard, stages: &[LoadedAs], address: SocketAddr)
 pub(crate) fn bytes(count: u64) -> String {
     let units = [("GiB", 30), ("MiB", 20), ("KiB", 10)];
     let unit = units.into_iter().find(|(_, shift)| count >= 1 << shift);
-    unit.map_or_else(|| format!("{count} B"), |(name, shift)| format!("{:.1} {name}", count as f64 / f64::from(1 << shift)))
+    unit.map_or_else(
+        || format!("{count} B"),
+        |(name, shift)| format!("{:.1} {name}", count as f64 / f64::from(1 << shift)),
+    )
 }
 
 /// Large counts for people: `5.8 M`.

@@ -8,6 +8,7 @@ pub mod engine;
 mod error;
 pub mod metrics;
 mod session;
+pub mod testing;
 
 pub use engine::{
     Engine, FinishReason, Finished, Generate, Generation, ModelCard, Status, Timings, TokenUpdate, Update, Usage,

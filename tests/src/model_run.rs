@@ -83,7 +83,8 @@ impl ModelRun {
     /// If a stage cannot be recorded or loaded.
     pub fn new(device: &dyn Device, model: &Gguf, layout: Layout) -> ModelRun {
         let layers = ModelShape::read(model).expect("the model's shape").layers.len();
-        let splits = if layout.splits.is_empty() { std::slice::from_ref(&(0..layers)).to_vec() } else { layout.splits.clone() };
+        let splits =
+            if layout.splits.is_empty() { std::slice::from_ref(&(0..layers)).to_vec() } else { layout.splits.clone() };
         let pages_per_session = layout.context.div_ceil(layout.page_tokens);
         let pages = layout.sessions * pages_per_session;
         let memory = MemorySpec {
@@ -127,7 +128,11 @@ impl ModelRun {
     ///
     /// # Panics
     /// As [`ModelRun::step`].
-    pub fn observe(&mut self, chunks: &[Chunk], mut observe: impl FnMut(&Program, &Recorded, &dyn Fn(Buffer) -> Vec<f32>)) {
+    pub fn observe(
+        &mut self,
+        chunks: &[Chunk],
+        mut observe: impl FnMut(&Program, &Recorded, &dyn Fn(Buffer) -> Vec<f32>),
+    ) {
         self.run(chunks, Some(&mut observe));
     }
 
@@ -158,8 +163,13 @@ impl ModelRun {
         let positions: Vec<[u32; 4]> = chunks.iter().flat_map(|chunk| self.positions(chunk)).collect();
         let wanted: Vec<u32> = (0..rows as u32).collect();
         let chunk_rows = chunk_rows(&self.sessions, chunks);
-        let first =
-            StepInputs { chunks: &chunk_rows, tokens: &tokens, vectors: &vectors, positions: &positions, wanted: &wanted };
+        let first = StepInputs {
+            chunks: &chunk_rows,
+            tokens: &tokens,
+            vectors: &vectors,
+            positions: &positions,
+            wanted: &wanted,
+        };
         let mut stream = Vec::new();
         for stage in &mut self.stages {
             let later = StepInputs { tokens: &[], vectors: &stream, ..first };

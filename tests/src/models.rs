@@ -2,6 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
+use paceline_gguf::testing::GgufWriter;
 use paceline_gguf::{Gguf, TensorType};
 
 use crate::random::Preset;
@@ -32,14 +33,15 @@ pub fn model(name: &str) -> Gguf {
 }
 
 /// Draws a random model again.
-pub fn drawn(name: &str) -> paceline_gguf::testing::GgufWriter {
+fn drawn(name: &str) -> GgufWriter {
     let (preset, kind) = name.rsplit_once('-').expect("names end in a type");
-    let kind = match kind {
-        "f32" => TensorType::F32,
-        "F16" => TensorType::F16,
-        "BF16" => TensorType::BF16,
-        "Q8_0" => TensorType::Q8_0,
+    let (kind, experts) = match kind {
+        "f32" => (TensorType::F32, TensorType::F32),
+        "F16" => (TensorType::F16, TensorType::F16),
+        "BF16" => (TensorType::BF16, TensorType::BF16),
+        "Q8_0" => (TensorType::Q8_0, TensorType::Q8_0),
+        "MXFP4_MOE" => (TensorType::Q8_0, TensorType::Mxfp4),
         other => panic!("{name} is not stored, and {other} models are not drawn"),
     };
-    Preset::named(preset).unwrap_or_else(|| panic!("there is no model {name}")).model(kind)
+    Preset::named(preset).unwrap_or_else(|| panic!("there is no model {name}")).model(kind, experts)
 }

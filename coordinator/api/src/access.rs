@@ -6,7 +6,7 @@ use actix_web::http::header::{self, HeaderMap};
 use actix_web::middleware::Next;
 use actix_web::{ResponseError, web};
 use sha2::{Digest, Sha256};
-use subtle::ConstantTimeEq;
+use subtle::{Choice, ConstantTimeEq};
 
 use crate::error::{Error, Result};
 use crate::server::Api;
@@ -35,8 +35,7 @@ impl ApiKeys {
     /// compared in constant time, all of them.
     fn contains(&self, key: &[u8]) -> bool {
         let shown = hash(key);
-        let matches = self.hashes.iter().map(|known| known.ct_eq(&shown));
-        matches.fold(0.into(), |any, this| any | this).into()
+        self.hashes.iter().fold(Choice::from(0), |found, known| found | known.ct_eq(&shown)).into()
     }
 
     fn check(&self, headers: &HeaderMap) -> Result<()> {

@@ -182,7 +182,7 @@ fn classify_engine(error: &EngineError) -> Class<'static> {
         EngineError::ContextLength { .. } | EngineError::NeverFits { .. } => {
             Class::request(StatusCode::BAD_REQUEST, "context_length_exceeded")
         }
-        EngineError::Sampling { .. } => Class::request(StatusCode::BAD_REQUEST, "invalid_value"),
+        EngineError::Request { .. } => Class::request(StatusCode::BAD_REQUEST, "invalid_value"),
         EngineError::QueueFull { .. } => {
             Class { kind: "rate_limit_error", ..Class::service(StatusCode::TOO_MANY_REQUESTS, "queue_full") }
         }

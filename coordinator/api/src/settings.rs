@@ -157,6 +157,3 @@ pub(crate) fn integer(name: &str, value: Option<i64>, least: u64, most: u64) -> 
         _ => Err(Error::parameter(name, format!("{name} is {value}, it must be from {least} to {most}"))),
     }
 }
-
-#[cfg(test)]
-mod tests;

@@ -10,6 +10,8 @@ mod compose;
 mod pace;
 mod running;
 mod status;
+#[cfg(test)]
+mod tests;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;

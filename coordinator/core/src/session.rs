@@ -7,6 +7,9 @@
 //! An end token is not emitted, since it has no text, but it was computed and it counts as a completion token; the
 //! usual servers count so too.
 
+#[cfg(test)]
+mod tests;
+
 use std::collections::BTreeSet;
 
 use paceline_proto::{Outcome, SampledToken, SamplingSettings, Wanted};

@@ -15,6 +15,8 @@ mod pretokenizer;
 mod sentence_piece;
 mod special_tokens;
 mod stop_strings;
+#[cfg(test)]
+mod testing;
 mod text_stream;
 mod tokenizer;
 mod vocabulary;

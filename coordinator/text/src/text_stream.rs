@@ -42,20 +42,10 @@ impl TextStream {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::byte_alphabet;
-    use crate::vocabulary::{TokenKind, Vocabulary, VocabularyModel};
-
-    /// Token `b` is byte `b`.
-    fn tokenizer() -> Arc<Tokenizer> {
-        let mut vocabulary = Vocabulary::new(VocabularyModel::Gpt2);
-        vocabulary.pre = "gpt-2".into();
-        vocabulary.tokens = (0..=255_u8).map(|byte| byte_alphabet::character(byte).to_string().into()).collect();
-        vocabulary.kinds = vec![TokenKind::Normal; 256];
-        Arc::new(Tokenizer::new(vocabulary).unwrap())
-    }
+    use crate::testing::byte_tokenizer;
 
     fn stream(text: &[u8], stops: &[&str]) -> (Vec<String>, Option<usize>) {
-        let mut stream = TextStream::new(tokenizer(), stops).unwrap();
+        let mut stream = TextStream::new(byte_tokenizer(&[]), stops).unwrap();
         let mut pieces = Vec::new();
         for &byte in text {
             let emit = stream.push(u32::from(byte));

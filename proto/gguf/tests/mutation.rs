@@ -9,7 +9,7 @@ use proptest::{prelude::*, sample::Index};
 
 const CASES: u32 = 20_000;
 /// The address space that all cases together may add; the files have a few kilobytes.
-const MEMORY_LIMIT_KIB: u64 = 32 << 10;
+const MEMORY_LIMIT_KIB: u64 = 8 << 10;
 
 /// A file with every type of value and everything a shape is read from.
 fn valid_file() -> GgufWriter {

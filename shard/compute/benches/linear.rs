@@ -7,12 +7,14 @@
 //! `cargo bench -p paceline-compute --bench linear -- 2 Q4_K Q6_K avx512`
 
 use std::hint::black_box;
+use std::ops::Range;
+use std::sync::Barrier;
 use std::thread;
 use std::time::Instant;
 
 use paceline_compute::blocks;
 use paceline_compute::cpu::linear::{
-    INPUT_BLOCK, Input, OutputRows, PackedWeight, QuantizedBlock, Rows, linear, quantize,
+    INPUT_BLOCK, Input, OutputRows, PANEL_ROWS, PackedWeight, QuantizedBlock, Rows, linear, quantize,
 };
 use paceline_compute::cpu::simd::{Isa, Kernel, Simd};
 use paceline_gguf::TensorType;
@@ -21,7 +23,9 @@ const COLUMNS: usize = 4096;
 /// Enough that no cache holds the weights.
 const DECODE_ROWS: usize = 24 * 1024;
 const PREFILL_ROWS: usize = 2 * 1024;
-const REPEATS: usize = 7;
+/// How much is timed at once.
+const MACS_PER_SLICE: usize = 16 << 20;
+const REPEATS: usize = 9;
 
 struct Settings {
     threads: usize,
@@ -89,63 +93,69 @@ fn random_weight(kind: TensorType, rows: usize) -> PackedWeight {
     PackedWeight::pack(kind, rows, COLUMNS, &bytes).expect("the shape is right")
 }
 
-/// The best of some runs, each sharing the panels among all threads.
+/// Time of a product by all threads, of which each takes a share of the panels.
 fn seconds(settings: &Settings, weight: &PackedWeight, rows: usize) -> f64 {
     let values: Vec<f32> = (0..rows * COLUMNS).map(|i| (i % 97) as f32 - 48.0).collect();
     let mut quantized = vec![QuantizedBlock::default(); values.len() / INPUT_BLOCK];
     quantize(settings.isa, &values, &mut quantized);
     let input = if blocks::is_quantized(weight.kind()) { Input::Quantized(&quantized) } else { Input::Float(&values) };
-    best(settings.threads, |thread| {
+    let macs_per_panel = rows * PANEL_ROWS * COLUMNS;
+    let step = (MACS_PER_SLICE / macs_per_panel).clamp(1, 64);
+    slowest(settings.threads, |thread| {
         let share = |part: usize| weight.panels() * part / settings.threads;
-        let panels = share(thread)..share(thread + 1);
+        let (start, end) = (share(thread), share(thread + 1));
         let columns = weight.rows();
         // Every thread has an output of its own: the time is the same.
         let mut products = vec![0.0; rows * columns];
-        move || {
+        best(end - start, step, |panels| {
             let mut output = OutputRows::new(&mut products, columns, false);
-            let rows = Rows::First(rows);
-            linear(settings.isa, weight, 0, panels.clone(), input, rows, &mut output);
-        }
-    })
-}
-
-/// The shortest time that all threads needed for one run, in seconds.
-fn best<W: FnMut()>(threads: usize, work: impl Fn(usize) -> W + Sync) -> f64 {
-    let barrier = std::sync::Barrier::new(threads);
-    let run = |thread: usize| {
-        let mut work = work(thread);
-        let mut shortest = f64::INFINITY;
-        for _ in 0..REPEATS {
-            barrier.wait();
-            let start = Instant::now();
-            work();
-            barrier.wait();
-            shortest = shortest.min(start.elapsed().as_secs_f64());
-        }
-        shortest
-    };
-    thread::scope(|scope| {
-        let run = &run;
-        let handles: Vec<_> = (1..threads).map(|thread| scope.spawn(move || run(thread))).collect();
-        let first = run(0);
-        for handle in handles {
-            handle.join().expect("no thread panics");
-        }
-        first
+            let panels = start + panels.start..start + panels.end;
+            linear(settings.isa, weight, 0, panels, input, Rows::First(rows), &mut output);
+        })
     })
 }
 
 /// GB/s of plain reading.
 fn memory_speed(settings: &Settings) -> f64 {
     let values = vec![1i32; 64 << 20];
-    let seconds = best(settings.threads, |thread| {
+    let seconds = slowest(settings.threads, |thread| {
         let share = values.len() / settings.threads;
         let values = &values[share * thread..][..share];
-        move || {
-            black_box(settings.isa.run(Sum(values)));
-        }
+        best(share, 1 << 18, |slice| {
+            black_box(settings.isa.run(Sum(&values[slice])));
+        })
     });
     size_of_val(values.as_slice()) as f64 / 1e9 / seconds
+}
+
+/// Runs the same measurement on all threads at once; the longest time counts.
+fn slowest(threads: usize, measure: impl Fn(usize) -> f64 + Sync) -> f64 {
+    let barrier = Barrier::new(threads);
+    let (barrier, measure) = (&barrier, &measure);
+    thread::scope(|scope| {
+        let run = move |thread: usize| {
+            barrier.wait();
+            measure(thread)
+        };
+        let handles: Vec<_> = (1..threads).map(|thread| scope.spawn(move || run(thread))).collect();
+        let first = run(0);
+        let others = handles.into_iter().map(|handle| handle.join().expect("no thread panics"));
+        others.fold(first, f64::max)
+    })
+}
+
+/// Does work in slices of about a millisecond, all of it some times over, and sums the shortest
+/// times of every slice: what a machine does that is interrupted less often than that.
+fn best(length: usize, step: usize, mut work: impl FnMut(Range<usize>)) -> f64 {
+    let mut shortest = vec![f64::INFINITY; length.div_ceil(step)];
+    for _ in 0..REPEATS {
+        for (index, shortest) in shortest.iter_mut().enumerate() {
+            let start = Instant::now();
+            work(index * step..length.min((index + 1) * step));
+            *shortest = shortest.min(start.elapsed().as_secs_f64());
+        }
+    }
+    shortest.iter().sum()
 }
 
 struct Sum<'a>(&'a [i32]);

@@ -134,6 +134,9 @@ pub trait Device: Send + Sync {
     ) -> Result<Box<dyn LoadedStage>>;
 }
 
+/// Reads all rows of a buffer between two operations of a step.
+pub type ReadBuffer<'a> = &'a dyn Fn(Buffer) -> Vec<f32>;
+
 /// A stage program with its weights and memories on a device.
 pub trait LoadedStage: Send {
     /// The program it runs.
@@ -168,6 +171,6 @@ pub trait LoadedStage: Send {
     fn run_observed(
         &mut self,
         inputs: &StepInputs<'_>,
-        observe: &mut dyn FnMut(usize, &dyn Fn(Buffer) -> Vec<f32>),
+        observe: &mut dyn FnMut(usize, ReadBuffer<'_>),
     ) -> Result<()>;
 }

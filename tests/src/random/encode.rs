@@ -2,19 +2,20 @@
 
 use paceline_gguf::TensorType;
 
-/// Values per Q8_0 block.
+/// Values per block.
 const BLOCK: usize = 32;
 
 /// The bytes of `values` in a type.
 ///
 /// # Panics
-/// For types other than F32, F16, BF16 and Q8_0.
+/// For types other than F32, F16, BF16, Q8_0 and MXFP4.
 pub(super) fn encode(values: &[f32], kind: TensorType) -> Vec<u8> {
     match kind {
         TensorType::F32 => values.iter().flat_map(|value| value.to_le_bytes()).collect(),
         TensorType::F16 => values.iter().flat_map(|value| half(*value).to_le_bytes()).collect(),
         TensorType::BF16 => values.iter().flat_map(|value| brain(*value).to_le_bytes()).collect(),
         TensorType::Q8_0 => values.chunks_exact(BLOCK).flat_map(block).collect(),
+        TensorType::Mxfp4 => values.chunks_exact(BLOCK).flat_map(micro_block).collect(),
         other => panic!("random models are not made in {other}"),
     }
 }
@@ -45,5 +46,23 @@ fn block(values: &[f32]) -> Vec<u8> {
     let inverse = if scale == 0.0 { 0.0 } else { 1.0 / scale };
     let mut bytes = half(scale).to_le_bytes().to_vec();
     bytes.extend(values.iter().map(|value| (value * inverse).round() as i8 as u8));
+    bytes
+}
+
+/// An MXFP4 block: an exponent, then 32 numbers of one sign, two exponent and one mantissa bit, whose first and second
+/// halves lie in the lower and upper four bits.
+fn micro_block(values: &[f32]) -> Vec<u8> {
+    const DOUBLED: [i8; 16] = [0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12];
+    const BIAS: i32 = 127;
+    let largest = values.iter().fold(0.0_f32, |largest, value| largest.max(value.abs()));
+    let exponent = if largest > 0.0 { largest.log2().floor() as i32 - 2 } else { -BIAS };
+    let half_scale = 2.0_f32.powi(exponent - 1);
+    let code = |value: f32| -> u8 {
+        let error = |code: u8| (f32::from(DOUBLED[usize::from(code)]) * half_scale - value).abs();
+        (1..16).fold(0, |best, code| if error(code) < error(best) { code } else { best })
+    };
+    let (lower, upper) = values.split_at(BLOCK / 2);
+    let mut bytes = vec![(exponent + BIAS) as u8];
+    bytes.extend(lower.iter().zip(upper).map(|(lower, upper)| code(*lower) | code(*upper) << 4));
     bytes
 }

@@ -13,7 +13,7 @@ use self::generator::Generator;
 const VOCABULARY: usize = 320;
 const CONVOLUTION: usize = 4;
 const EXPERTS: usize = 8;
-const EXPERTS_USED: u32 = 2;
+const EXPERTS_USED: usize = 2;
 
 /// The sizes of a random model.
 #[derive(Debug, Clone, Copy)]
@@ -58,8 +58,7 @@ const NANO: Preset = Preset {
     predicts: false,
 };
 
-const NANO_MOE: Preset =
-    Preset { architecture: "qwen35moe", feed_forward: 32, shared_expert: 64, tied: false, ..NANO };
+const NANO_MOE: Preset = Preset { architecture: "qwen35moe", feed_forward: 32, shared_expert: 64, tied: false, ..NANO };
 
 const MINI: Preset = Preset {
     width: 256,
@@ -101,9 +100,9 @@ impl Preset {
         })
     }
 
-    /// Draws the model, with its matrices in `kind`.
-    pub fn model(self, kind: TensorType) -> GgufWriter {
-        let mut artist = Artist { preset: self, kind, numbers: Generator::new(), writer: GgufWriter::new() };
+    /// Draws the model, with its matrices in `kind` and those of its experts in `experts`.
+    pub fn model(self, kind: TensorType, experts: TensorType) -> GgufWriter {
+        let mut artist = Artist { preset: self, kind, experts, numbers: Generator::new(), writer: GgufWriter::new() };
         artist.settings();
         tokenizer::write(&mut artist.writer, VOCABULARY);
         artist.tensors();
@@ -138,6 +137,7 @@ impl Preset {
 struct Artist {
     preset: Preset,
     kind: TensorType,
+    experts: TensorType,
     numbers: Generator,
     writer: GgufWriter,
 }
@@ -171,7 +171,7 @@ impl Artist {
         }
         if preset.has_experts() {
             set("expert_count", EXPERTS);
-            set("expert_used_count", EXPERTS_USED as usize);
+            set("expert_used_count", EXPERTS_USED);
             set("expert_feed_forward_length", preset.feed_forward);
             set("expert_shared_feed_forward_length", preset.shared_expert);
         } else {
@@ -188,8 +188,9 @@ impl Artist {
     fn tensors(&mut self) {
         let preset = self.preset;
         let deviation = preset.embedding_deviation() as f32;
-        let embeddings = self.normals(VOCABULARY * preset.width).iter().map(|value| value * deviation).collect();
-        self.add("token_embd.weight", &[preset.width, VOCABULARY], embeddings, self.kind);
+        let embeddings: Vec<f32> =
+            self.normals(VOCABULARY * preset.width).iter().map(|value| value * deviation).collect();
+        self.add("token_embd.weight", &[preset.width, VOCABULARY], &embeddings, self.kind);
         self.signed_norm("output_norm.weight");
         if !preset.tied {
             self.matrix("output.weight", VOCABULARY, preset.width, 2.5);
@@ -248,12 +249,12 @@ impl Artist {
         let channels = 2 * state * key_heads + inner;
         self.matrix(&name("attn_qkv.weight"), channels, width, 1.0);
         self.matrix(&name("attn_gate.weight"), inner, width, 1.0);
-        let taps = self.normals(channels * CONVOLUTION).iter().map(|value| value * 0.6).collect();
-        self.add(&name("ssm_conv1d.weight"), &[CONVOLUTION, channels], taps, TensorType::F32);
-        let steps = self.uniforms(value_heads, 1e-3, 1e-1).iter().map(|step| step + (-(-step).exp_m1()).ln()).collect();
-        self.add(&name("ssm_dt.bias"), &[value_heads], steps, TensorType::F32);
-        let rates = self.uniforms(value_heads, 1.0, 16.0).iter().map(|rate| -rate).collect();
-        self.add(&name("ssm_a"), &[value_heads], rates, TensorType::F32);
+        let taps: Vec<f32> = self.normals(channels * CONVOLUTION).iter().map(|value| value * 0.6).collect();
+        self.add(&name("ssm_conv1d.weight"), &[CONVOLUTION, channels], &taps, TensorType::F32);
+        let steps: Vec<f32> = self.uniforms(value_heads, 1e-3, 1e-1).into_iter().map(inverse_softplus).collect();
+        self.add(&name("ssm_dt.bias"), &[value_heads], &steps, TensorType::F32);
+        let rates: Vec<f32> = self.uniforms(value_heads, 1.0, 16.0).iter().map(|rate| -rate).collect();
+        self.add(&name("ssm_a"), &[value_heads], &rates, TensorType::F32);
         self.matrix(&name("ssm_beta.weight"), value_heads, width, 1.0);
         self.matrix(&name("ssm_alpha.weight"), value_heads, width, 1.0);
         self.norm(&name("ssm_norm.weight"), state, 1.0);
@@ -264,9 +265,9 @@ impl Artist {
         let Preset { width, feed_forward, shared_expert, .. } = self.preset;
         let gain = self.preset.residual_gain();
         self.tensor(&name("ffn_gate_inp.weight"), &[width, EXPERTS], 1.5, TensorType::F32);
-        self.tensor(&name("ffn_gate_exps.weight"), &[width, feed_forward, EXPERTS], 1.0, self.kind);
-        self.tensor(&name("ffn_up_exps.weight"), &[width, feed_forward, EXPERTS], 1.0, self.kind);
-        self.tensor(&name("ffn_down_exps.weight"), &[feed_forward, width, EXPERTS], gain, self.kind);
+        self.tensor(&name("ffn_gate_exps.weight"), &[width, feed_forward, EXPERTS], 1.0, self.experts);
+        self.tensor(&name("ffn_up_exps.weight"), &[width, feed_forward, EXPERTS], 1.0, self.experts);
+        self.tensor(&name("ffn_down_exps.weight"), &[feed_forward, width, EXPERTS], gain, self.experts);
         self.tensor(&name("ffn_gate_inp_shexp.weight"), &[width], 1.0, TensorType::F32);
         self.matrix(&name("ffn_gate_shexp.weight"), shared_expert, width, 1.0);
         self.matrix(&name("ffn_up_shexp.weight"), shared_expert, width, 1.0);
@@ -280,14 +281,14 @@ impl Artist {
     /// A tensor of normal numbers with deviation `gain / sqrt(columns)`.
     fn tensor(&mut self, name: &str, dims: &[usize], gain: f64, kind: TensorType) {
         let deviation = (gain / (dims[0] as f64).sqrt()) as f32;
-        let values = self.normals(dims.iter().product()).iter().map(|value| value * deviation).collect();
-        self.add(name, dims, values, kind);
+        let values: Vec<f32> = self.normals(dims.iter().product()).iter().map(|value| value * deviation).collect();
+        self.add(name, dims, &values, kind);
     }
 
     /// Weights of a norm, near `mean`.
     fn norm(&mut self, name: &str, length: usize, mean: f32) {
-        let values = self.normals(length).iter().map(|value| mean + 0.1 * value).collect();
-        self.add(name, &[length], values, TensorType::F32);
+        let values: Vec<f32> = self.normals(length).iter().map(|value| mean + 0.1 * value).collect();
+        self.add(name, &[length], &values, TensorType::F32);
     }
 
     /// Weights of a norm near 1 and -1: with a tied head and positive weights the model would repeat its input.
@@ -295,8 +296,8 @@ impl Artist {
         let width = self.preset.width;
         let signs: Vec<f32> = (0..width).map(|_| self.numbers.sign()).collect();
         let sizes = self.normals(width);
-        let values = signs.iter().zip(sizes).map(|(sign, size)| sign * (1.0 + 0.1 * size)).collect();
-        self.add(name, &[width], values, TensorType::F32);
+        let values: Vec<f32> = signs.iter().zip(sizes).map(|(sign, size)| sign * (1.0 + 0.1 * size)).collect();
+        self.add(name, &[width], &values, TensorType::F32);
     }
 
     fn normals(&mut self, count: usize) -> Vec<f32> {
@@ -308,8 +309,13 @@ impl Artist {
         (0..count).map(|_| self.numbers.uniform(low.ln(), high.ln()).exp() as f32).collect()
     }
 
-    fn add(&mut self, name: &str, dims: &[usize], values: Vec<f32>, kind: TensorType) {
+    fn add(&mut self, name: &str, dims: &[usize], values: &[f32], kind: TensorType) {
         let dims: Vec<u64> = dims.iter().map(|length| *length as u64).collect();
-        self.writer.tensor(name, kind, &dims, encode::encode(&values, kind));
+        self.writer.tensor(name, kind, &dims, encode::encode(values, kind));
     }
+}
+
+/// The number whose softplus is `step`.
+fn inverse_softplus(step: f32) -> f32 {
+    step + (-(-step).exp_m1()).ln()
 }

@@ -17,7 +17,15 @@ pub(super) fn write(writer: &mut GgufWriter, size: usize) {
     let mut tokens: Vec<String> = (0..=255).map(|byte| letter(byte).to_string()).collect();
     tokens.extend(CONTROLS.map(str::to_owned));
     let kinds: Vec<i32> = (0..size)
-        .map(|id| if id < 256 { NORMAL } else if id < tokens.len() { CONTROL } else { UNUSED })
+        .map(|id| {
+            if id < 256 {
+                NORMAL
+            } else if id < tokens.len() {
+                CONTROL
+            } else {
+                UNUSED
+            }
+        })
         .collect();
     tokens.extend((tokens.len()..size).map(|id| format!("[PAD{id}]")));
     let tokens: Vec<&str> = tokens.iter().map(String::as_str).collect();

@@ -67,3 +67,51 @@ impl Pace {
         self.decode_step.get()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn times(busy: u64) -> [StageTime; 2] {
+        [StageTime { busy: busy / 2 }, StageTime { busy }]
+    }
+
+    #[test]
+    fn prefill_takes_what_decode_leaves_of_the_target() {
+        let mut pace = Pace::default();
+        let target = Duration::from_millis(100);
+        assert_eq!(pace.prefill_rows(target, 512), 512);
+        for _ in 0..50 {
+            pace.observe(0, 8, &times(20_000)); // 20 ms of decode
+            pace.observe(40, 8, &times(60_000)); // and 1 ms for each row of prefill
+        }
+        assert_eq!(pace.prefill_rows(target, 512), 80);
+        assert_eq!(pace.prefill_rows(target, 64), 64);
+        assert_eq!(pace.prefill_rows(Duration::from_millis(30), 512), LEAST_PREFILL_ROWS);
+        assert_eq!(pace.prefill_rows(Duration::ZERO, 512), LEAST_PREFILL_ROWS);
+    }
+
+    #[test]
+    fn it_follows_a_change_and_weighs_by_rows() {
+        let mut pace = Pace::default();
+        pace.observe(1, 0, &times(20_000)); // one row pays for all weights
+        pace.observe(512, 0, &times(512 * 50));
+        assert!(pace.micros_per_prefill_row().is_some_and(|row| row < 100.0));
+        for _ in 0..100 {
+            pace.observe(512, 0, &times(512 * 80));
+        }
+        assert!(pace.micros_per_prefill_row().is_some_and(|row| (row - 80.0).abs() < 0.1));
+    }
+
+    #[test]
+    fn absurd_times_are_survived() {
+        let mut pace = Pace::default();
+        pace.observe(16, 0, &[]);
+        assert_eq!(pace.micros_per_prefill_row(), None);
+        pace.observe(16, 1, &times(0));
+        assert_eq!(pace.prefill_rows(Duration::from_millis(1), 512), 512);
+        pace.observe(0, 1, &times(u64::MAX));
+        pace.observe(16, 0, &times(u64::MAX));
+        assert_eq!(pace.prefill_rows(Duration::from_millis(1), 512), LEAST_PREFILL_ROWS);
+    }
+}

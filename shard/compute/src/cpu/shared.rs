@@ -64,11 +64,6 @@ impl<T: Plain> Shared<T> {
         Ok(Self { pointer, length, owner: PhantomData })
     }
 
-    /// How many values there are.
-    pub(crate) fn len(&self) -> usize {
-        self.length
-    }
-
     /// Bytes they occupy.
     pub(crate) fn bytes(&self) -> u64 {
         (self.length * size_of::<T>()) as u64

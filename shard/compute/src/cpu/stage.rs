@@ -13,7 +13,7 @@ use super::pool::Pool;
 use super::simd::Isa;
 use super::states::Recurrent;
 use super::weights::Loaded;
-use crate::device::{LoadedStage, MemoryOperation, MemorySpec, MemoryUse, StepInputs};
+use crate::device::{LoadedStage, MemoryOperation, MemorySpec, MemoryUse, ReadBuffer, StepInputs};
 use crate::program::{Buffer, Op, Program, RowSpace};
 use crate::{Error, Result};
 
@@ -115,6 +115,12 @@ impl CpuStage {
         unsafe { self.buffers[usize::from(buffer.0)].rows(rows) }
     }
 
+    /// What a buffer holds before a step.
+    #[cfg(test)]
+    pub(super) fn buffer_mut(&mut self, buffer: Buffer) -> &mut [f32] {
+        self.buffers[usize::from(buffer.0)].all_mut()
+    }
+
     fn row_count(&self, buffer: Buffer) -> usize {
         match self.buffers[usize::from(buffer.0)].space {
             RowSpace::Step => self.last[0],
@@ -168,6 +174,7 @@ impl LoadedStage for CpuStage {
         if rows.end > count {
             return Err(Error::Unknown { what: "row", id: rows.end - 1, count });
         }
+        assert!(rows.start <= rows.end, "rows are counted upwards");
         let values = rows.len() * self.program.width(buffer);
         if into.len() != values {
             return Err(Error::Inconsistent { what: "values to read into", found: into.len(), expected: values });
@@ -179,7 +186,7 @@ impl LoadedStage for CpuStage {
     fn run_observed(
         &mut self,
         inputs: &StepInputs<'_>,
-        observe: &mut dyn FnMut(usize, &dyn Fn(Buffer) -> Vec<f32>),
+        observe: &mut dyn FnMut(usize, ReadBuffer<'_>),
     ) -> Result<()> {
         self.begin(inputs)?;
         for index in 0..self.operations.len() {

@@ -69,20 +69,21 @@ impl Job<'_, '_> {
     fn panel<S: Simd, F: Format>(&mut self, s: S, panel: usize, rows: Range<usize>) {
         let blocks = self.weight.panel::<PackedBlock<F>>(self.matrix, panel);
         let mut row = rows.start;
-        while row + 8 <= rows.end {
+        while S::REGISTERS >= 32 && row + 8 <= rows.end {
             self.tile::<S, F, 8>(s, blocks, panel, row);
             row += 8;
         }
-        if row + 4 <= rows.end {
+        while S::REGISTERS >= 8 && row + 4 <= rows.end {
             self.tile::<S, F, 4>(s, blocks, panel, row);
             row += 4;
         }
-        if row + 2 <= rows.end {
+        while S::REGISTERS >= 32 && row + 2 <= rows.end {
             self.tile::<S, F, 2>(s, blocks, panel, row);
             row += 2;
         }
-        if row < rows.end {
+        while row < rows.end {
             self.tile::<S, F, 1>(s, blocks, panel, row);
+            row += 1;
         }
     }
 

@@ -91,6 +91,8 @@ impl Avx2 {
 }
 
 impl Simd for Avx2 {
+    const REGISTERS: usize = 8;
+
     type F = [__m256; 2];
     type I = [__m256i; 2];
     type M = [__m256; 2];

@@ -59,6 +59,8 @@ impl Avx512 {
 }
 
 impl Simd for Avx512 {
+    const REGISTERS: usize = 32;
+
     type F = __m512;
     type I = __m512i;
     type M = __mmask16;

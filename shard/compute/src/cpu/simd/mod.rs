@@ -46,6 +46,9 @@ pub trait Kernel {
 /// `F` holds 16 `f32`. `I` holds 16 `i32`, which the byte operations see as 16 groups of 4 bytes,
 /// the first byte of a group in the low bits. Integer arithmetic wraps.
 pub trait Simd: Copy + Send + Sync + 'static {
+    /// How many vectors fit in registers, to choose the size of tiles; results never depend on it.
+    const REGISTERS: usize;
+
     /// Sixteen `f32`.
     type F: Copy;
     /// Sixteen `i32`, or sixty-four bytes.

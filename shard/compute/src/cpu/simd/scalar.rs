@@ -49,6 +49,8 @@ fn greater(a: f32, b: f32) -> f32 {
 }
 
 impl Simd for Scalar {
+    const REGISTERS: usize = 1;
+
     type F = [f32; LANES];
     type I = [i32; LANES];
     type M = [bool; LANES];

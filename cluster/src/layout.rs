@@ -1,0 +1,93 @@
+//! From the command line's wishes to a plan that fits this host.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use anyhow::{Context, Result, ensure};
+use paceline_compute::device::MemorySpec;
+use paceline_core::Limits;
+use paceline_core::planner::{self, Host, Placement, Wishes};
+use paceline_gguf::{Gguf, ModelShape};
+
+use crate::cli::{ComputeArgs, LayoutArgs, ModelArgs};
+use crate::row::Plan;
+use crate::{host, model};
+
+/// The context of a session if none is asked for: enough for a conversation, little memory.
+const USUAL_CONTEXT: usize = 8192;
+/// Memory left to everything that is not planned: the program, the vocabulary, text.
+const MARGIN: u64 = 256 << 20;
+/// The most rows of a prompt in a step; buffers grow with it.
+const MOST_PREFILL_ROWS: usize = 8192;
+
+/// Everything needed to load the model as wished. Without `compute` the usual settings.
+pub(crate) fn plan(
+    gguf: &Arc<Gguf>,
+    model: &ModelArgs,
+    layout: &LayoutArgs,
+    compute: Option<&ComputeArgs>,
+) -> Result<Plan> {
+    let prefill_rows = compute.map(|compute| compute.prefill_chunk);
+    let placement = placement(gguf, model, layout, prefill_rows, None)?;
+    let stages = placement.stages.len();
+    let Placement { slots, pages, page_tokens, context, step_rows, step_wanted, .. } = placement;
+    let mut limits = Limits::new(stages, slots, pages, page_tokens, context);
+    limits.step_rows = step_rows;
+    limits.step_wanted = step_wanted;
+    limits.prefill_rows = prefill_rows.unwrap_or(limits.prefill_rows);
+    limits.check()?;
+    let memory = MemorySpec {
+        page_tokens,
+        pages,
+        slots,
+        key_type: placement.key_type,
+        value_type: placement.value_type,
+        rows: step_rows,
+        wanted: step_wanted,
+    };
+    Ok(Plan {
+        model: gguf.clone(),
+        names: vec![model::name(model)],
+        overrides: model::overrides(model),
+        placement,
+        limits,
+        memory,
+        isa: compute.and_then(|compute| compute.isa),
+        template: None,
+        progress: false,
+    })
+}
+
+/// Where the layers go, in `memory` bytes or in what this host has free.
+pub(crate) fn placement(
+    gguf: &Gguf,
+    model: &ModelArgs,
+    layout: &LayoutArgs,
+    prefill_rows: Option<usize>,
+    memory: Option<u64>,
+) -> Result<Placement> {
+    let shape = ModelShape::read(gguf)?;
+    let context = layout.ctx.unwrap_or_else(|| shape.context_length.min(USUAL_CONTEXT));
+    let mut wishes = Wishes::new(layout.shards, context, layout.sessions);
+    if let Some(rows) = prefill_rows {
+        ensure!(
+            (1..=MOST_PREFILL_ROWS).contains(&rows),
+            "--prefill-chunk is {rows}, it must be between 1 and {MOST_PREFILL_ROWS}"
+        );
+        wishes.step_rows = rows.saturating_add(layout.sessions);
+    }
+    wishes.key_type = layout.key_type();
+    wishes.value_type = layout.value_type();
+    wishes.scaled_rope = model.yarn_factor.is_some() || model.rope_freq_base.is_some();
+    let host = Host {
+        memory_bytes: memory.or_else(|| Some(host::available_memory()?.saturating_sub(MARGIN))).unwrap_or(u64::MAX),
+        threads: layout.threads.unwrap_or_else(host::cores),
+    };
+    planner::plan(&shape, &wishes, &host).context("the model cannot be placed")
+}
+
+/// The text of the chat template that replaces the model's.
+pub(crate) fn template(path: Option<&Path>) -> Result<Option<String>> {
+    let read = |path: &Path| std::fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()));
+    path.map(read).transpose()
+}

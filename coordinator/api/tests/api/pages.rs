@@ -1,0 +1,121 @@
+//! The small pages, and who may see them.
+
+use metrics_exporter_prometheus::PrometheusBuilder;
+use paceline_api::{ApiConfig, ApiKeys};
+use paceline_coordinator::{FinishReason, Status};
+use serde_json::json;
+
+use crate::client::Client;
+use crate::harness::{Service, VOCABULARY, answer, patient};
+
+#[tokio::test]
+async fn the_model_is_listed_and_found_by_both_names() {
+    let service = Service::start(ApiConfig::default());
+    let list = service.get("/v1/models").await.json();
+    let model = &list["data"][0];
+    assert_eq!((&list["object"], &model["id"], &model["object"]), (&json!("list"), &json!("played"), &json!("model")));
+    assert_eq!((&model["max_model_len"], &model["meta"]["n_vocab"]), (&json!(4096), &json!(VOCABULARY)));
+    assert_eq!(&service.get("/v1/models/played").await.json(), model);
+    assert_eq!(&service.get("/v1/models/other/name").await.json(), model);
+}
+
+#[tokio::test]
+async fn texts_and_tokens() {
+    let service = Service::start(ApiConfig::default());
+    for (body, answer) in [
+        (r#"{"content": "aé"}"#, json!({ "tokens": [97, 195, 169], "count": 3 })),
+        (r#"{"prompt": "a<|im_end|>", "add_special": true}"#, json!({ "tokens": [97, 257], "count": 2 })),
+        (r#"{"content": "<|", "parse_special": false}"#, json!({ "tokens": [60, 124], "count": 2 })),
+        (
+            r#"{"content": "aé", "with_pieces": true}"#,
+            json!({
+                "tokens": [{ "id": 97, "piece": "a" }, { "id": 195, "piece": [195] }, { "id": 169, "piece": [169] }],
+                "count": 3,
+            }),
+        ),
+        (r#"{"content": ""}"#, json!({ "tokens": [], "count": 0 })),
+    ] {
+        assert_eq!(service.exchange("/tokenize", body).await.json(), answer, "{body}");
+    }
+    let conversation = r#"{"messages": [{"role": "user", "content": "a"}]}"#;
+    let answer = service.exchange("/tokenize", conversation).await.json();
+    assert_eq!(answer["count"], "(user\na)\n(assistant\n".len());
+    for (body, content) in [
+        (r#"{"tokens": [97, 195, 169, 257]}"#, "aé<|im_end|>"),
+        (r#"{"tokens": [195]}"#, "\u{fffd}"),
+        (r#"{"tokens": []}"#, ""),
+    ] {
+        assert_eq!(service.exchange("/detokenize", body).await.json(), json!({ "content": content }), "{body}");
+    }
+}
+
+#[tokio::test]
+async fn health_follows_the_engine() {
+    let service = Service::start(ApiConfig::default());
+    let set = |status| *service.played.status.lock().unwrap() = status;
+    set(Status { ready: true, running: 2, waiting: 1, ..Status::default() });
+    let response = service.get("/health").await;
+    assert_eq!((response.status, response.json()), (200, json!({ "status": "ok", "running": 2, "waiting": 1 })));
+    set(Status::default());
+    let response = service.get("/health").await;
+    assert_eq!((response.status, response.json()), (503, json!({ "status": "loading", "running": 0, "waiting": 0 })));
+}
+
+#[tokio::test]
+async fn requests_and_the_engine_are_measured() {
+    // The recorder is the process's, so other tests are counted too, on other pages.
+    let handle = PrometheusBuilder::new().install_recorder().unwrap();
+    let mut service = Service::start(ApiConfig { metrics: Some(handle), ..ApiConfig::default() });
+    *service.played.status.lock().unwrap() = Status { running: 3, decode_tokens: 77, ..Status::default() };
+    assert_eq!(service.get("/no/such/page").await.status, 404);
+    let mut client = service.post("/v1/completions", r#"{"prompt": "a"}"#).await;
+    answer(service.call().await, "b", FinishReason::EndToken).await;
+    patient(client.response()).await;
+    let metrics = service.get("/metrics").await.body;
+    for line in [
+        "paceline_sessions_running 3",
+        "paceline_decode_tokens_total 77",
+        r#"paceline_http_requests_total{endpoint="none",status="404"}"#,
+        r#"paceline_http_requests_total{endpoint="/v1/completions",status="200"}"#,
+        r#"paceline_http_request_seconds_count{endpoint="/v1/completions"}"#,
+        "paceline_http_requests_in_flight",
+    ] {
+        assert!(metrics.contains(line), "{line} is not in\n{metrics}");
+    }
+}
+
+#[tokio::test]
+async fn without_a_recorder_there_is_no_metrics_page() {
+    assert_eq!(Service::start(ApiConfig::default()).get("/metrics").await.status, 404);
+}
+
+#[tokio::test]
+async fn the_first_page_lists_the_others() {
+    let body = Service::start(ApiConfig::default()).get("/").await.body;
+    for path in ["/v1/chat/completions", "/v1/completions", "/v1/models", "/tokenize", "/detokenize", "/health", "/metrics"] {
+        assert!(body.contains(path), "{path} is not in\n{body}");
+    }
+}
+
+#[tokio::test]
+async fn keys_open_everything_but_health_which_is_open() {
+    let api_keys = ApiKeys::new(["secret", "other"]);
+    let service = Service::start(ApiConfig { api_keys, ..ApiConfig::default() });
+    for (path, key, status) in [
+        ("/v1/models", "", 401),
+        ("/", "", 401),
+        ("/no/such/page", "", 401),
+        ("/v1/models", "Authorization: Bearer wrong\r\n", 401),
+        ("/v1/models", "Authorization: Bearer secret\r\n", 200),
+        ("/v1/models", "X-Api-Key: other\r\n", 200),
+        ("/health", "", 200),
+    ] {
+        let request = format!("GET {path} HTTP/1.1\r\nHost: x\r\n{key}\r\n");
+        let response = patient(Client::send(service.address, request.as_bytes()).await.response()).await;
+        assert_eq!(response.status, status, "{path} {key}");
+        if status == 401 {
+            assert_eq!(response.header("www-authenticate"), Some("Bearer"));
+            assert_eq!(response.json()["error"]["code"], "invalid_api_key");
+        }
+    }
+}

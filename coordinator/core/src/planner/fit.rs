@@ -1,0 +1,124 @@
+//! Whether a placement fits, and what would if it does not.
+
+use std::fmt;
+
+use paceline_gguf::{KvType, ModelShape};
+use serde::Serialize;
+
+use super::{Error, Host, Memory, Result, Wishes, cut::Stage, placement::type_name};
+
+/// Smaller wishes that would fit, each with the others as they were; `None` where even the smallest does not fit.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct WouldFit {
+    /// The largest context in tokens, a whole number of pages.
+    pub context: Option<usize>,
+    /// The most sessions.
+    pub sessions: Option<usize>,
+    /// The largest type, for keys and values alike, that is smaller than what was wished for.
+    #[serde(serialize_with = "optional_type_name")]
+    pub key_value_type: Option<KvType>,
+}
+
+fn optional_type_name<S: serde::Serializer>(
+    kind: &Option<KvType>,
+    serializer: S,
+) -> std::result::Result<S::Ok, S::Error> {
+    match kind {
+        Some(kind) => type_name(kind, serializer),
+        None => serializer.serialize_none(),
+    }
+}
+
+/// What all stages need together.
+fn needed(shape: &ModelShape, stages: &[Stage], wishes: &Wishes) -> Memory {
+    stages.iter().map(|stage| Memory::of(shape, stage, wishes)).sum()
+}
+
+/// Checks that all stages together fit into the host's memory.
+pub(super) fn check(shape: &ModelShape, stages: &[Stage], wishes: &Wishes, host: &Host) -> Result<()> {
+    let available = host.memory_bytes;
+    let needed = needed(shape, stages, wishes);
+    if needed.total() <= available {
+        return Ok(());
+    }
+    let would_fit = WouldFit::search(shape, stages, wishes, available);
+    Err(Error::DoesNotFit { needed: Box::new(needed), available, would_fit: Box::new(would_fit) })
+}
+
+impl WouldFit {
+    fn search(shape: &ModelShape, stages: &[Stage], wishes: &Wishes, available: u64) -> Self {
+        let fits = |wishes: &Wishes| needed(shape, stages, wishes).total() <= available;
+        let page_tokens = wishes.page_tokens;
+        let pages = largest(wishes.context.div_ceil(page_tokens) - 1, |pages| {
+            fits(&Wishes { context: pages * page_tokens, ..wishes.clone() })
+        });
+        let sessions = largest(wishes.sessions - 1, |sessions| fits(&Wishes { sessions, ..wishes.clone() }));
+        let per_token = |key, value| shape.key_value_bytes_per_token(0..shape.layers.len(), key, value);
+        let wished = per_token(wishes.key_type, wishes.value_type);
+        let smaller = KvType::ALL.into_iter().filter(|&kind| {
+            per_token(kind, kind) < wished
+                && shape.check_key_value_types(kind, kind).is_ok()
+                && fits(&Wishes { key_type: kind, value_type: kind, ..wishes.clone() })
+        });
+        // Of types of one size the one listed first.
+        let key_value_type = smaller.rev().max_by_key(|&kind| per_token(kind, kind));
+        Self { context: pages.map(|pages| pages * page_tokens), sessions, key_value_type }
+    }
+}
+
+/// The largest number from 1 to `limit` that fits, where all smaller ones fit too.
+fn largest(limit: usize, fits: impl Fn(usize) -> bool) -> Option<usize> {
+    let (mut known, mut limit) = (0, limit);
+    while known < limit {
+        let middle = limit - (limit - known) / 2;
+        if fits(middle) {
+            known = middle;
+        } else {
+            limit = middle - 1;
+        }
+    }
+    (known > 0).then_some(known)
+}
+
+impl fmt::Display for WouldFit {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let context = self.context.map(|context| format!("a context of {context} tokens"));
+        let sessions = self.sessions.map(|sessions| match sessions {
+            1 => "1 session".to_owned(),
+            _ => format!("{sessions} sessions"),
+        });
+        let kind = self.key_value_type.map(|kind| format!("keys and values of {kind}"));
+        let possible: Vec<String> = [context, sessions, kind].into_iter().flatten().collect();
+        if possible.is_empty() {
+            return f.write_str("use a smaller quantization of the model, smaller steps, or more memory");
+        }
+        write!(f, "it would fit with {}", possible.join(", or with "))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_largest_is_found() {
+        for limit in 0..40 {
+            for threshold in 0..45 {
+                let expected = Some(threshold.min(limit)).filter(|&found| found > 0);
+                assert_eq!(largest(limit, |number| number <= threshold), expected);
+            }
+        }
+        assert_eq!(largest(usize::MAX, |_| true), Some(usize::MAX));
+    }
+
+    #[test]
+    fn what_would_fit_reads_as_a_sentence() {
+        let text = |context, sessions, key_value_type| WouldFit { context, sessions, key_value_type }.to_string();
+        assert_eq!(
+            text(Some(4096), Some(1), Some(KvType::Q8_0)),
+            "it would fit with a context of 4096 tokens, or with 1 session, or with keys and values of q8_0"
+        );
+        assert_eq!(text(None, Some(3), None), "it would fit with 3 sessions");
+        assert_eq!(text(None, None, None), "use a smaller quantization of the model, smaller steps, or more memory");
+    }
+}

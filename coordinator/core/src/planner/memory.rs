@@ -1,0 +1,112 @@
+//! The bytes that a stage reserves.
+
+use std::{
+    iter::Sum,
+    ops::{Add, Range},
+};
+
+use paceline_gguf::{Layer, ModelShape};
+use serde::Serialize;
+
+use super::{Wishes, cut::Stage};
+use crate::limits::CREDITS_PER_STAGE;
+
+/// Activations are in single precision.
+const ELEMENT_BYTES: u64 = 4;
+
+/// Bytes by what they are for. Sums that are too large stop at the largest number.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
+pub struct Memory {
+    /// Layers, embedding and head, as stored in the model file.
+    pub weights: u64,
+    /// Pages of keys and values.
+    pub key_value: u64,
+    /// Slots of recurrent states.
+    pub states: u64,
+    /// Activations of a step, logits and frames in flight.
+    pub buffers: u64,
+}
+
+impl Memory {
+    /// All of it.
+    pub fn total(&self) -> u64 {
+        [self.key_value, self.states, self.buffers].into_iter().fold(self.weights, u64::saturating_add)
+    }
+
+    /// What a stage needs to fulfil the wishes.
+    pub(super) fn of(shape: &ModelShape, stage: &Stage, wishes: &Wishes) -> Self {
+        let layers = stage.layers.clone();
+        let page_bytes = shape
+            .key_value_bytes_per_token(layers.clone(), wishes.key_type, wishes.value_type)
+            .saturating_mul(wishes.page_tokens as u64);
+        Self {
+            weights: weights(shape, stage),
+            key_value: page_bytes.saturating_mul(wishes.pages() as u64),
+            states: shape.state_bytes(layers).saturating_mul(wishes.slots() as u64),
+            buffers: buffers(shape, stage, wishes),
+        }
+    }
+}
+
+impl Add for Memory {
+    type Output = Self;
+
+    fn add(self, other: Self) -> Self {
+        Self {
+            weights: self.weights.saturating_add(other.weights),
+            key_value: self.key_value.saturating_add(other.key_value),
+            states: self.states.saturating_add(other.states),
+            buffers: self.buffers.saturating_add(other.buffers),
+        }
+    }
+}
+
+impl Sum for Memory {
+    fn sum<I: Iterator<Item = Self>>(parts: I) -> Self {
+        parts.fold(Self::default(), Add::add)
+    }
+}
+
+/// The layers; the embedding where tokens come in, the head where logits go out. A tied embedding is kept on both
+/// sides, even if they are the same stage: as a table to look up, and as a matrix to multiply with. What belongs to no
+/// layer (frequencies of the rotation) is small, and every stage keeps it.
+fn weights(shape: &ModelShape, stage: &Stage) -> u64 {
+    let layers = shape.weights(stage.layers.clone()).bytes + shape.other.bytes;
+    let embedding = if stage.first { shape.embedding.bytes } else { 0 };
+    let head = if stage.last { shape.head().bytes } else { 0 };
+    layers + embedding + head
+}
+
+/// Bytes of weights that the stage reads for one token.
+///
+/// Of experts only those in use, of the embedding one row.
+pub(super) fn read_per_token(shape: &ModelShape, stage: &Stage) -> u64 {
+    let layers: u64 = shape.layers[stage.layers.clone()].iter().map(|layer| layer.active().bytes).sum();
+    let row = if stage.first { shape.embedding.bytes / shape.vocabulary.max(1) as u64 } else { 0 };
+    let head = if stage.last { shape.head().bytes } else { 0 };
+    layers + row + head
+}
+
+/// An upper estimate of what a stage computes with besides weights and caches.
+///
+/// Of each row of a step: the residual stream and the results inside the widest layer, as layers share buffers. Of
+/// each row wanted: two hidden rows and the logits. In a row of stages also the frames that may be in flight.
+fn buffers(shape: &ModelShape, stage: &Stage, wishes: &Wishes) -> u64 {
+    let hidden = shape.embedding_length as u64;
+    let frames = if stage.first && stage.last { 0 } else { CREDITS_PER_STAGE as u64 };
+    let step_row = hidden.saturating_mul(1 + frames).saturating_add(widest(shape, stage.layers.clone()));
+    let wanted_row = if stage.last { (2 * hidden).saturating_add(shape.vocabulary as u64) } else { 0 };
+    let step = step_row.saturating_mul(wishes.step_rows as u64);
+    let wanted = wanted_row.saturating_mul(wishes.step_wanted as u64);
+    step.saturating_add(wanted).saturating_mul(ELEMENT_BYTES)
+}
+
+/// Values per row of all results inside the layer that has most.
+///
+/// A matrix whose input is a hidden row has as many outputs as it has parameters divided by the hidden row's length; a
+/// matrix that leads back to the hidden row has as many inputs. So the parameters of a layer that a token uses, divided
+/// by that length, are the values that lie between its matrices.
+fn widest(shape: &ModelShape, layers: Range<usize>) -> u64 {
+    let width = |layer: &Layer| layer.active().parameters.div_ceil(shape.embedding_length.max(1) as u64);
+    shape.layers[layers].iter().map(width).max().unwrap_or(0)
+}

@@ -1,0 +1,152 @@
+//! Events in, actions out.
+
+use super::*;
+
+fn request(max_tokens: Option<usize>) -> Request {
+    let goal = TokenGoal {
+        end_tokens: BTreeSet::from([2]),
+        ignore_end: false,
+        stop_tokens: BTreeSet::from([50]),
+        max_tokens,
+        context: 20,
+    };
+    Request { prompt: vec![7, 8, 9], sampling: SamplingSettings::default(), goal: Goal::Tokens(goal) }
+}
+
+fn on(session: &mut Session, event: Event) -> Vec<Action> {
+    let mut actions = Vec::new();
+    session.on(event, &mut actions);
+    actions
+}
+
+fn opened(request: Request) -> Session {
+    let mut session = Session::new(request);
+    on(&mut session, Event::Begin);
+    on(&mut session, Event::Opened);
+    session
+}
+
+fn token(token: u32) -> SampledToken {
+    SampledToken { token, logprobs: None }
+}
+
+fn sampled(id: u32, position: usize) -> Event {
+    Event::Outcome { outcome: Outcome::Sampled(token(id)), position }
+}
+
+fn finish(reason: FinishReason, end_token: Option<u32>, completion_tokens: usize) -> Action {
+    let usage = Usage { prompt_tokens: 3, completion_tokens, cached_tokens: 0 };
+    Action::Finish(Finish { reason, end_token: end_token.map(token), usage })
+}
+
+fn limit(request: Request) -> usize {
+    let actions = on(&mut Session::new(request), Event::Begin);
+    let [Action::Open { prompt_tokens: 3, token_limit, .. }] = actions[..] else { panic!("{actions:?}") };
+    token_limit
+}
+
+#[test]
+fn an_answer_from_its_prompt_to_its_end_token() {
+    let mut session = Session::new(request(Some(5)));
+    let open = Action::Open { prompt_tokens: 3, token_limit: 8, sampling: Box::default() };
+    assert_eq!(on(&mut session, Event::Begin), [open]);
+    let prompt = Wish { input: Input::Tokens(vec![7, 8, 9]), wanted: Wanted::Sample };
+    assert_eq!(on(&mut session, Event::Opened), [Action::Want(prompt)]);
+    assert_eq!(on(&mut session, Event::Outcome { outcome: Outcome::Stored, position: 2 }), []);
+    assert_eq!(on(&mut session, sampled(11, 3)), [Action::Emit(token(11)), next(11)]);
+    // the end token counts, but has no text
+    assert_eq!(on(&mut session, sampled(2, 4)), [Action::Leave, finish(FinishReason::Stop, Some(2), 2)]);
+    assert_eq!(on(&mut session, Event::ClientLeft), []);
+}
+
+#[test]
+fn the_limit_is_what_was_asked_for_within_the_context() {
+    assert_eq!(limit(request(Some(5))), 8);
+    assert_eq!(limit(request(None)), 20);
+    assert_eq!(limit(request(Some(usize::MAX))), 20);
+    let mut full = request(Some(1));
+    full.goal = Goal::Tokens(TokenGoal { context: 3, ..goal(&full) });
+    assert_eq!(limit(full), 4); // over the context: the coordinator refuses it with the figures
+    assert_eq!(limit(Request { goal: Goal::Vector, ..request(None) }), 3);
+}
+
+fn goal(request: &Request) -> TokenGoal {
+    let Goal::Tokens(goal) = request.goal.clone() else { panic!("a request for tokens") };
+    goal
+}
+
+#[test]
+fn the_most_tokens_end_it() {
+    let mut session = opened(request(Some(2)));
+    on(&mut session, sampled(11, 3));
+    let end = finish(FinishReason::Length, None, 2);
+    assert_eq!(on(&mut session, sampled(12, 4)), [Action::Emit(token(12)), Action::Leave, end]);
+    let mut none = Session::new(request(Some(0)));
+    assert_eq!(on(&mut none, Event::Begin), [finish(FinishReason::Length, None, 0)]);
+}
+
+#[test]
+fn ignored_end_tokens_are_banned_but_the_clients_stop_tokens_hold() {
+    let mut asked = request(Some(5));
+    asked.goal = Goal::Tokens(TokenGoal { ignore_end: true, ..goal(&asked) });
+    let actions = on(&mut Session::new(asked.clone()), Event::Begin);
+    let [Action::Open { sampling, .. }] = &actions[..] else { panic!("{actions:?}") };
+    assert_eq!(sampling.banned, [2]);
+    let mut session = opened(asked);
+    assert_eq!(on(&mut session, sampled(2, 3)), [Action::Emit(token(2)), next(2)]);
+    assert_eq!(on(&mut session, sampled(50, 4)), [Action::Leave, finish(FinishReason::Stop, Some(50), 2)]);
+}
+
+#[test]
+fn a_stop_string_cuts_the_count() {
+    let mut session = opened(request(None));
+    on(&mut session, sampled(11, 3));
+    on(&mut session, sampled(12, 4));
+    let end = finish(FinishReason::Stop, None, 1);
+    assert_eq!(on(&mut session, Event::Stopped { tokens: 1 }), [Action::Leave, end]);
+    assert_eq!(on(&mut session, sampled(13, 5)), []);
+}
+
+#[test]
+fn a_slow_reader_wants_nothing_until_there_is_room() {
+    let mut session = opened(request(None));
+    on(&mut session, sampled(11, 3));
+    assert_eq!(on(&mut session, Event::Full), []);
+    assert_eq!(on(&mut session, sampled(12, 4)), [Action::Emit(token(12))]);
+    assert_eq!(on(&mut session, Event::Room), [next(12)]);
+    assert_eq!(on(&mut session, Event::Full), []);
+    assert_eq!(on(&mut session, Event::Room), []); // nothing was put off
+    assert_eq!(on(&mut session, sampled(13, 5)), [Action::Emit(token(13)), next(13)]);
+}
+
+#[test]
+fn it_ends_once_whatever_ends_it() {
+    let lost = Loss::Session { reason: "no token".into() };
+    let left = finish(FinishReason::Cancelled, None, 0);
+    let mut new = Session::new(request(None));
+    assert_eq!(on(&mut new, Event::ClientLeft), std::slice::from_ref(&left));
+    let mut waiting = Session::new(request(None));
+    on(&mut waiting, Event::Begin);
+    assert_eq!(on(&mut waiting, Event::ClientLeft), [Action::Leave, left]);
+    assert_eq!(on(&mut waiting, Event::Opened), []);
+    let mut refused = Session::new(request(None));
+    on(&mut refused, Event::Begin);
+    let reason = FinishReason::Refused(Refusal::EmptyPrompt);
+    assert_eq!(on(&mut refused, Event::Refused(Refusal::EmptyPrompt)), [finish(reason, None, 0)]);
+    let mut running = opened(request(None));
+    on(&mut running, sampled(11, 3));
+    assert_eq!(on(&mut running, Event::Lost(lost.clone())), [finish(FinishReason::Lost(lost), None, 1)]);
+}
+
+#[test]
+fn a_vector_ends_it() {
+    let mut session = opened(Request { goal: Goal::Vector, ..request(None) });
+    let came = on(&mut session, Event::Outcome { outcome: Outcome::Vector(vec![0.5]), position: 3 });
+    assert_eq!(came, [Action::Vector(vec![0.5]), Action::Leave, finish(FinishReason::Stop, None, 0)]);
+}
+
+#[test]
+#[should_panic(expected = "a token came out of order")]
+fn a_token_out_of_order_is_noticed() {
+    on(&mut opened(request(None)), sampled(11, 4));
+}

@@ -1,0 +1,153 @@
+//! A client: what it asks for, when it loses patience, and whether it got what it should.
+
+use std::collections::BTreeSet;
+
+use paceline_core::session::{Event, Finish, FinishReason, Goal, Request, TokenGoal};
+use paceline_core::{Limits, Loss, Session};
+use paceline_proto::SamplingSettings;
+
+use crate::model::{END, answer};
+use crate::random::Random;
+use crate::row::UNLUCKY;
+
+/// What a client will do.
+#[derive(Debug, Clone)]
+pub(crate) struct Plan {
+    pub(crate) arrives: u64,
+    pub(crate) prompt: Vec<u32>,
+    pub(crate) max_tokens: Option<usize>,
+    pub(crate) ignore_end: bool,
+    /// It wants an embedding, not tokens.
+    pub(crate) vector: bool,
+    /// Its stop string is complete with this token.
+    pub(crate) stops_after: Option<usize>,
+    /// How long after its arrival it hangs up.
+    pub(crate) patience: Option<u64>,
+    /// Tokens that fit its output, and how long it takes to read one.
+    pub(crate) reader: Option<(usize, u64)>,
+    pub(crate) unlucky: bool,
+}
+
+impl Plan {
+    pub(crate) fn random(random: &mut Random, limits: &Limits) -> Self {
+        let long = random.once_in(8);
+        let longest = if long { limits.context + 2 } else { limits.context.min(40) };
+        let prompt = (0..random.size(0, longest)).map(|_| random.between(10, 500) as u32).collect();
+        Self {
+            arrives: random.between(0, 1_500_000),
+            prompt,
+            max_tokens: (!random.once_in(10)).then(|| random.size(0, 30)),
+            ignore_end: random.once_in(4),
+            vector: random.once_in(20),
+            stops_after: random.once_in(5).then(|| random.size(1, 12)),
+            patience: random.once_in(4).then(|| random.between(0, 300_000)),
+            reader: random.once_in(6).then(|| (random.size(2, 5), random.between(100, 20_000))),
+            unlucky: random.once_in(25),
+        }
+    }
+
+    fn session(&self, limits: &Limits) -> Session {
+        let tokens = TokenGoal {
+            end_tokens: BTreeSet::from([END]),
+            ignore_end: self.ignore_end,
+            stop_tokens: BTreeSet::new(),
+            max_tokens: self.max_tokens,
+            context: limits.context,
+        };
+        let goal = if self.vector { Goal::Vector } else { Goal::Tokens(tokens) };
+        let seed = if self.unlucky { UNLUCKY } else { 0 };
+        Session::new(Request {
+            prompt: self.prompt.clone(),
+            sampling: SamplingSettings { seed, ..Default::default() },
+            goal,
+        })
+    }
+
+    /// All tokens it should get if nothing goes wrong, the end token last if it comes.
+    fn expected(&self, limits: &Limits) -> Vec<u32> {
+        if self.vector {
+            return Vec::new();
+        }
+        let room = limits.context.saturating_sub(self.prompt.len());
+        let most = self.max_tokens.unwrap_or(room).min(room);
+        answer(&self.prompt, most.min(self.stops_after.unwrap_or(most)), self.ignore_end)
+    }
+}
+
+/// A client and its session.
+pub(crate) struct Client {
+    pub(crate) plan: Plan,
+    pub(crate) session: Session,
+    pub(crate) tokens: Vec<u32>,
+    pub(crate) vector: Option<Vec<f32>>,
+    pub(crate) finish: Option<Finish>,
+    unread: usize,
+    full: bool,
+}
+
+impl Client {
+    pub(crate) fn new(plan: Plan, limits: &Limits) -> Self {
+        let session = plan.session(limits);
+        Self { plan, session, tokens: Vec::new(), vector: None, finish: None, unread: 0, full: false }
+    }
+
+    /// Takes a token; returns what the session is told of it.
+    pub(crate) fn emitted(&mut self, token: u32) -> Option<Event> {
+        self.tokens.push(token);
+        if let Some((room, _)) = self.plan.reader {
+            self.unread += 1;
+            assert!(self.unread <= room, "a slow reader's output overflows");
+        }
+        if self.plan.stops_after == Some(self.tokens.len()) {
+            return Some(Event::Stopped { tokens: self.tokens.len() });
+        }
+        let (room, _) = self.plan.reader?;
+        (self.unread + 1 >= room && !std::mem::replace(&mut self.full, true)).then_some(Event::Full)
+    }
+
+    /// Reads a token; returns whether its output has room again.
+    pub(crate) fn read(&mut self) -> bool {
+        let (room, _) = self.plan.reader.expect("only slow readers take time");
+        self.unread = self.unread.saturating_sub(1);
+        self.unread + 1 < room && std::mem::replace(&mut self.full, false)
+    }
+
+    pub(crate) fn finished(&mut self, finish: Finish) {
+        let before = self.finish.replace(finish);
+        assert_eq!(before, None, "a session finished twice");
+    }
+
+    /// Whether it got what it should.
+    pub(crate) fn check(&self, limits: &Limits) {
+        let finish = self.finish.as_ref().expect("every session ends");
+        let expected = self.plan.expected(limits);
+        let text = expected.strip_suffix(&[END]).unwrap_or(&expected);
+        match &finish.reason {
+            FinishReason::Stop if self.plan.vector => assert!(self.vector.is_some()),
+            FinishReason::Stop => {
+                assert_eq!(self.tokens, text, "{finish:?}");
+                assert_eq!(finish.usage.completion_tokens, expected.len());
+                assert_eq!(finish.end_token.as_ref().map(|end| end.token), (text != expected).then_some(END));
+                let stopped = self.plan.stops_after == Some(self.tokens.len());
+                assert!(stopped || text != expected, "it stopped for no reason");
+            }
+            FinishReason::Length => {
+                assert_eq!(self.tokens, expected);
+                assert_eq!(finish.usage.completion_tokens, expected.len());
+            }
+            FinishReason::Cancelled => {
+                assert!(self.plan.patience.is_some() && expected.starts_with(&self.tokens));
+            }
+            FinishReason::Refused(_) => assert_eq!(self.tokens, []),
+            FinishReason::Lost(loss) => {
+                assert!(expected.starts_with(&self.tokens));
+                match loss {
+                    Loss::Session { .. } => assert!(self.plan.unlucky),
+                    Loss::Stage { .. } | Loss::Replaced { .. } => {}
+                    other => panic!("{other}"),
+                }
+            }
+        }
+        assert_eq!(finish.usage.prompt_tokens, self.plan.prompt.len());
+    }
+}

@@ -1,0 +1,77 @@
+//! Nobody overtakes in the queue, and nobody who decodes is passed over for long.
+
+use std::collections::BTreeMap;
+
+use paceline_core::Limits;
+use paceline_core::limits::LEAST_PREFILL_ROWS;
+use paceline_proto::{SessionId, Step};
+
+pub(crate) struct Fairness {
+    /// The most steps that may be sent while a session waits to decode.
+    bound: usize,
+    arrivals: usize,
+    /// When each session arrived at the queue.
+    arrived: BTreeMap<SessionId, usize>,
+    last_opened: usize,
+    /// Sessions that decode and wait, and how many steps were sent without them.
+    waiting: BTreeMap<SessionId, usize>,
+    /// How often each running session has wanted something.
+    wishes: BTreeMap<SessionId, usize>,
+}
+
+impl Fairness {
+    pub(crate) fn new(limits: &Limits) -> Self {
+        let in_a_step = (limits.step_rows - LEAST_PREFILL_ROWS).min(limits.step_wanted - 1);
+        // all credits may be out when it comes, and all before it in turn go first
+        let rounds = 1 + limits.slots.div_ceil(in_a_step);
+        Self {
+            bound: rounds * (limits.credits + 1),
+            arrivals: 0,
+            arrived: BTreeMap::new(),
+            last_opened: 0,
+            waiting: BTreeMap::new(),
+            wishes: BTreeMap::new(),
+        }
+    }
+
+    pub(crate) fn opens(&mut self, session: SessionId) {
+        self.arrivals += 1;
+        self.arrived.insert(session, self.arrivals);
+    }
+
+    pub(crate) fn opened(&mut self, session: SessionId) {
+        let arrived = self.arrived[&session];
+        assert!(arrived > self.last_opened, "{session} overtook another in the queue");
+        self.last_opened = arrived;
+        self.wishes.insert(session, 0);
+    }
+
+    pub(crate) fn wants(&mut self, session: SessionId) {
+        // one that is gone may not know it yet
+        let Some(wishes) = self.wishes.get_mut(&session) else { return };
+        *wishes += 1;
+        // the first wish is the prompt
+        if *wishes > 1 {
+            self.waiting.insert(session, 0);
+        }
+    }
+
+    pub(crate) fn served(&mut self, session: SessionId) {
+        self.waiting.remove(&session);
+    }
+
+    pub(crate) fn gone(&mut self, session: SessionId) {
+        self.waiting.remove(&session);
+        self.wishes.remove(&session);
+    }
+
+    pub(crate) fn sent(&mut self, step: &Step) {
+        for chunk in &step.chunks {
+            self.waiting.remove(&chunk.session);
+        }
+        for (session, passed_over) in &mut self.waiting {
+            *passed_over += 1;
+            assert!(*passed_over <= self.bound, "{session} was passed over {passed_over} times");
+        }
+    }
+}

@@ -1,0 +1,101 @@
+//! The coordinator's and the sessions' cores with thousands of sessions under a virtual clock.
+//!
+//! A failing run names its seed; `simulate(SEED)` in a test of its own repeats it.
+
+mod client;
+mod fairness;
+mod model;
+mod random;
+mod row;
+mod scheduling;
+mod world;
+
+use std::collections::BTreeMap;
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+use std::time::Duration;
+
+use paceline_core::Limits;
+use paceline_core::session::FinishReason;
+
+use crate::client::Plan;
+use crate::random::Random;
+use crate::row::Costs;
+use crate::world::{Settings, World};
+
+const SEEDS: u64 = 300;
+const CLIENTS: usize = 60;
+
+fn random_limits(random: &mut Random) -> Limits {
+    let stages = random.size(1, 4);
+    let page_tokens = random.size(1, 16);
+    let pages = random.size(200usize.div_ceil(page_tokens), 600usize.div_ceil(page_tokens));
+    let context = random.size(page_tokens * pages / 2, page_tokens * pages * 5 / 4);
+    Limits {
+        queue: random.size(0, 12),
+        queue_deadline: Duration::from_micros(random.between(20_000, 2_000_000)),
+        step_rows: random.size(17, 80),
+        step_wanted: random.size(2, 9),
+        credits: random.size(1, 2 * stages + 1),
+        prefill_rows: random.size(16, 48),
+        step_target: Duration::from_micros(random.between(1_000, 20_000)),
+        gather: Duration::from_micros(random.between(0, 500)),
+        run_ahead: random.once_in(2),
+        ..Limits::new(stages, random.size(1, 8), pages, page_tokens, context)
+    }
+}
+
+fn random_settings(random: &mut Random) -> Settings {
+    let limits = random_limits(random);
+    let faults = (0..random.between(0, 4).saturating_sub(2)).map(|_| random.between(10_000, 1_500_000)).collect();
+    Settings {
+        costs: Costs { step: random.between(100, 3_000), row: random.between(5, 300), hop: random.between(1, 500) },
+        latency: random.between(1, 900),
+        faults,
+        plans: (0..CLIENTS).map(|_| Plan::random(random, &limits)).collect(),
+        limits,
+    }
+}
+
+/// One run with everything that can go wrong; returns how its sessions ended.
+fn simulate(seed: u64) -> Vec<FinishReason> {
+    let settings = random_settings(&mut Random::new(seed));
+    let mut world = World::new(seed, settings);
+    world.run();
+    world.check_end();
+    world.clients.into_iter().filter_map(|client| client.finish).map(|finish| finish.reason).collect()
+}
+
+/// What kind of end it was, without its figures.
+fn kind(reason: &FinishReason) -> String {
+    let text = format!("{reason:?}");
+    let words = text.split([' ', '{', '"']).next().expect("a first word");
+    words.trim_end_matches([')', '(']).to_owned()
+}
+
+#[test]
+fn every_session_ends_once_with_exactly_its_tokens() {
+    let mut ends = BTreeMap::<String, usize>::new();
+    for seed in 0..SEEDS {
+        let reasons = catch_unwind(AssertUnwindSafe(|| simulate(seed))).unwrap_or_else(|panic| {
+            eprintln!("seed {seed} fails: repeat it with simulate({seed})");
+            resume_unwind(panic)
+        });
+        for reason in &reasons {
+            *ends.entry(kind(reason)).or_default() += 1;
+        }
+    }
+    println!("{ends:?}");
+    assert_eq!(ends.values().sum::<usize>(), SEEDS as usize * CLIENTS);
+    // every kind of end came up
+    let refusals = ["EmptyPrompt", "TooLong", "NeverFits", "QueueFull", "QueueDeadline", "Broken"];
+    let refusals = refusals.map(|refusal| format!("Refused({refusal}"));
+    let others = ["Stop", "Length", "Cancelled", "Lost(Stage", "Lost(Session"].map(String::from);
+    for kind in refusals.iter().chain(&others) {
+        assert!(ends.get(kind).is_some_and(|count| *count > 20), "{kind} is too rare");
+    }
+}
+
+#[test]
+fn a_run_is_repeated_by_its_seed() {
+    assert_eq!(simulate(7), simulate(7));
+}

@@ -1,0 +1,184 @@
+//! The fake row of stages: real memory (pages and slots), pretended time.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use paceline_core::Limits;
+use paceline_proto::{
+    Chunk, ChunkInput, ChunkResult, Epoch, Operation, Outcome, PageId, SampledToken, SessionId, StageTime, Step,
+    StepDone, StepId, Wanted,
+};
+
+use crate::model::{END, advance, attend, sample};
+
+/// Sessions with this seed make the tail fail now and then.
+pub(crate) const UNLUCKY: u64 = 13;
+
+/// What the stages know of a session.
+struct Memory {
+    slot: usize,
+    table: Vec<PageId>,
+    tokens: usize,
+    end_is_banned: bool,
+    unlucky: bool,
+    sampled: BTreeMap<StepId, u32>,
+}
+
+/// How long things take, in microseconds.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Costs {
+    /// Reading a stage's weights.
+    pub(crate) step: u64,
+    /// Computing one row on a stage.
+    pub(crate) row: u64,
+    /// From one stage to the next.
+    pub(crate) hop: u64,
+}
+
+/// All stages, and the tail's sampler.
+pub(crate) struct Row {
+    pub(crate) epoch: Epoch,
+    costs: Costs,
+    page_tokens: usize,
+    pages: Vec<Vec<u32>>,
+    states: Vec<u64>,
+    sessions: BTreeMap<SessionId, Memory>,
+    cancelled: BTreeSet<SessionId>,
+    /// By stage: when it is free again.
+    free: Vec<u64>,
+    /// By stage: how long it has computed.
+    pub(crate) busy: Vec<u64>,
+    /// When the head has each step's tokens.
+    finished: BTreeMap<StepId, u64>,
+    pub(crate) decode_batches: Vec<usize>,
+}
+
+impl Row {
+    pub(crate) fn new(epoch: Epoch, limits: &Limits, costs: Costs) -> Self {
+        Self {
+            epoch,
+            costs,
+            page_tokens: limits.page_tokens,
+            pages: vec![vec![0; limits.page_tokens]; limits.pages],
+            states: vec![0; limits.slots],
+            sessions: BTreeMap::new(),
+            cancelled: BTreeSet::new(),
+            free: vec![0; limits.stages],
+            busy: vec![0; limits.stages],
+            finished: BTreeMap::new(),
+            decode_batches: Vec::new(),
+        }
+    }
+
+    /// Runs a step that arrives at `now`; returns its results and when they are there.
+    pub(crate) fn run(&mut self, step: Step, now: u64) -> (u64, StepDone) {
+        for operation in step.operations {
+            self.apply(operation);
+        }
+        let (finish, busy) = self.pass(step.id, &step.chunks, now);
+        let results = step.chunks.iter().map(|chunk| self.compute(step.id, chunk)).collect();
+        let times = vec![StageTime { busy }; self.free.len()];
+        (finish, StepDone { epoch: step.epoch, step: step.id, results, times })
+    }
+
+    /// Nobody waits for the session's chunks any more.
+    pub(crate) fn cancel(&mut self, session: SessionId) {
+        if self.sessions.contains_key(&session) {
+            self.cancelled.insert(session);
+        }
+    }
+
+    /// What leaves the tail: the chunks of cancelled sessions are void.
+    pub(crate) fn leave_tail(&self, mut done: StepDone) -> StepDone {
+        for result in done.results.iter_mut().filter(|result| self.cancelled.contains(&result.session)) {
+            result.outcome = Outcome::Void;
+        }
+        done
+    }
+
+    pub(crate) fn open_sessions(&self) -> usize {
+        self.sessions.len()
+    }
+
+    fn apply(&mut self, operation: Operation) {
+        match operation {
+            Operation::Open { session, slot, sampling } => {
+                let slot = slot.0 as usize;
+                self.states[slot] = 0;
+                let memory = Memory {
+                    slot,
+                    table: Vec::new(),
+                    tokens: 0,
+                    end_is_banned: sampling.banned.contains(&END),
+                    unlucky: sampling.seed == UNLUCKY,
+                    sampled: BTreeMap::new(),
+                };
+                assert!(self.sessions.insert(session, memory).is_none());
+            }
+            Operation::Grant { session, pages } => {
+                self.sessions.get_mut(&session).expect("open").table.extend(pages);
+            }
+            Operation::Close { session } => {
+                assert!(self.sessions.remove(&session).is_some());
+                self.cancelled.remove(&session);
+            }
+            other => panic!("{other:?} is never sent"),
+        }
+    }
+
+    /// Lets the step pass all stages, each behind what it has to do before.
+    fn pass(&mut self, id: StepId, chunks: &[Chunk], now: u64) -> (u64, u64) {
+        let sampled = chunks.iter().filter_map(|chunk| match chunk.input {
+            ChunkInput::Sampled { step } => self.finished.get(&step),
+            _ => None,
+        });
+        let mut time = sampled.copied().fold(now, u64::max);
+        let rows: usize = chunks.iter().map(|chunk| chunk.input.rows()).sum();
+        let busy = if rows == 0 { 1 } else { self.costs.step + self.costs.row * rows as u64 };
+        for stage in 0..self.free.len() {
+            let hop = if stage == 0 { 0 } else { self.costs.hop };
+            time = (time + hop).max(self.free[stage]) + busy;
+            self.free[stage] = time;
+            self.busy[stage] += busy;
+        }
+        // the head of a longer row hears of the token a hop later
+        let hop = if self.free.len() == 1 { 0 } else { self.costs.hop };
+        self.finished.insert(id, time + hop);
+        let decodes = chunks.iter().filter(|chunk| chunk.input.rows() == 1).count();
+        if decodes > 0 {
+            self.decode_batches.push(decodes);
+        }
+        (time, busy)
+    }
+
+    fn compute(&mut self, step: StepId, chunk: &Chunk) -> ChunkResult {
+        let memory = self.sessions.get_mut(&chunk.session).expect("open");
+        let tokens = match &chunk.input {
+            ChunkInput::Tokens(tokens) => tokens.clone(),
+            // a session without a token for it has failed there
+            ChunkInput::Sampled { step } => vec![memory.sampled.get(step).copied().unwrap_or(0)],
+            ChunkInput::Rows { .. } => panic!("nobody sends vectors"),
+        };
+        assert_eq!(chunk.start as usize, memory.tokens, "a gap in the tokens");
+        for token in tokens {
+            let (page, place) = (memory.tokens / self.page_tokens, memory.tokens % self.page_tokens);
+            self.pages[memory.table[page].0 as usize][place] = token;
+            self.states[memory.slot] = advance(self.states[memory.slot], token);
+            memory.tokens += 1;
+        }
+        let outcome = match chunk.wanted {
+            Wanted::Nothing => Outcome::Stored,
+            Wanted::Vector => Outcome::Vector(vec![memory.tokens as f32]),
+            Wanted::Sample => {
+                let stored = memory.table.iter().flat_map(|page| &self.pages[page.0 as usize]).take(memory.tokens);
+                let token = sample(self.states[memory.slot], attend(stored.copied()), memory.end_is_banned);
+                memory.sampled.insert(step, token);
+                if memory.unlucky && token.is_multiple_of(8) {
+                    Outcome::Failed("no token is allowed".into())
+                } else {
+                    Outcome::Sampled(SampledToken { token, logprobs: None })
+                }
+            }
+        };
+        ChunkResult { session: chunk.session, outcome }
+    }
+}

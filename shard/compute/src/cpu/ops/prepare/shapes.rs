@@ -1,0 +1,249 @@
+//! Whether buffers and tensors have the shapes that operations need.
+//!
+//! Shapes of tensors come from a file, so a wrong one is an error. Shapes of buffers come from the
+//! architecture that recorded the program, so a wrong one is a bug.
+
+use std::collections::HashSet;
+
+use super::Preparation;
+use super::super::convolve::MAX_TAPS;
+use crate::cpu::weights::Loaded;
+use crate::program::{Buffer, Cache, CacheSpec, Heads, Op, Product, RowSpace, State, StateSpec, Weight};
+use crate::{Error, Result};
+
+impl Preparation<'_> {
+    /// Checks one operation.
+    pub(super) fn check(&self, op: &Op, name: &str) -> Result<()> {
+        self.check_buffers(op, name);
+        self.check_shapes(op, name)
+    }
+
+    /// The buffers of an operation are distinct, which parallel borrows rely on, and have rows that match.
+    fn check_buffers(&self, op: &Op, name: &str) {
+        let buffers = buffers_of(op);
+        let distinct: HashSet<Buffer> = buffers.iter().copied().collect();
+        assert_eq!(distinct.len(), buffers.len(), "{name} uses a buffer twice: {op:?}");
+        let spaces = buffers.iter().map(|buffer| self.program.buffers[usize::from(buffer.0)].rows);
+        let spaces: Vec<RowSpace> = spaces.collect();
+        match op {
+            Op::Gather { .. } => assert_eq!(spaces, [RowSpace::Step, RowSpace::Wanted], "{name}: rows"),
+            _ => assert!(spaces.windows(2).all(|pair| pair[0] == pair[1]), "{name} mixes rows of two kinds"),
+        }
+        if needs_step_rows(op) {
+            assert_eq!(spaces[0], RowSpace::Step, "{name} works on the rows of the step");
+        }
+    }
+
+    fn check_shapes(&self, op: &Op, name: &str) -> Result<()> {
+        match op {
+            Op::Embed { table, output } => self.expect_columns(*table, self.program.width(*output)),
+            Op::RopeTable { rope, output } => {
+                self.assert_width(*output, rope.dimensions, name);
+                assert_eq!(rope.dimensions % 2, 0, "{name}: rotating dimensions come in pairs");
+                rope.divisors.map_or(Ok(()), |divisors| self.expect_vector(divisors, rope.dimensions / 2))
+            }
+            Op::Norm { input, weight, output, .. } => {
+                self.assert_width(*output, self.program.width(*input), name);
+                self.expect_vector(*weight, self.program.width(*input))
+            }
+            Op::Linear { input, products } => self.check_products(*input, products),
+            Op::StoreKeysValues { .. } => self.check_keys_values(op, name),
+            Op::Attention { .. } => {
+                self.check_attention(op, name);
+                Ok(())
+            }
+            Op::Convolve { input, weight, state, output } => {
+                let StateSpec { channels, taps, .. } = *self.state(*state);
+                self.assert_width(*input, channels, name);
+                self.assert_width(*output, channels, name);
+                self.check_taps(*weight, channels, taps)
+            }
+            Op::DeltaRule { .. } => self.check_delta_rule(op, name),
+            Op::GatedNorm { buffer, gate, weight, head_dim, .. } => {
+                self.assert_width(*gate, self.program.width(*buffer), name);
+                assert_eq!(self.program.width(*buffer) % head_dim, 0, "{name}: whole heads");
+                self.expect_vector(*weight, *head_dim)
+            }
+            Op::SwiGlu { gate, up } => {
+                self.assert_width(*up, self.program.width(*gate), name);
+                Ok(())
+            }
+            Op::Route { logits, used, output, .. } => {
+                self.assert_width(*output, 2 * used, name);
+                assert!(*used <= self.program.width(*logits), "{name} uses more experts than there are");
+                Ok(())
+            }
+            Op::Experts { .. } => self.check_experts(op, name),
+            Op::AddGated { input, gate, output } => {
+                self.assert_width(*input, self.program.width(*output), name);
+                self.assert_width(*gate, 1, name);
+                Ok(())
+            }
+            Op::AddBias { buffer, bias } => self.expect_vector(*bias, self.program.width(*buffer)),
+            Op::Gather { input, output } => {
+                self.assert_width(*output, self.program.width(*input), name);
+                Ok(())
+            }
+        }
+    }
+
+    fn check_products(&self, input: Buffer, products: &[Product]) -> Result<()> {
+        products.iter().try_for_each(|product| {
+            self.expect_matrix(product.weight, self.program.width(product.output), self.program.width(input))
+        })
+    }
+
+    fn check_keys_values(&self, op: &Op, name: &str) -> Result<()> {
+        let Op::StoreKeysValues { query, query_heads, key, value, query_norm, key_norm, rope, cache, .. } = op else {
+            unreachable!("checked by the caller")
+        };
+        let CacheSpec { key_value_heads, key_dim, value_dim } = *self.cache(*cache);
+        self.assert_heads(*query, query_heads, name);
+        self.assert_width(*key, key_value_heads * key_dim, name);
+        self.assert_width(*value, key_value_heads * value_dim, name);
+        let rotating = self.program.width(*rope);
+        assert!(rotating <= query_heads.dim.min(key_dim), "{name} rotates more than a head has");
+        if let Some(weight) = *query_norm {
+            self.expect_vector(weight, query_heads.dim)?;
+        }
+        key_norm.map_or(Ok(()), |weight| self.expect_vector(weight, key_dim))
+    }
+
+    fn check_attention(&self, op: &Op, name: &str) {
+        let Op::Attention { query, query_heads, gate_offset, cache, output, .. } = op else {
+            unreachable!("checked by the caller")
+        };
+        let CacheSpec { key_value_heads, key_dim, value_dim } = *self.cache(*cache);
+        self.assert_heads(*query, query_heads, name);
+        assert_eq!(query_heads.dim, key_dim, "{name}: queries are as long as keys");
+        assert!(key_value_heads > 0 && query_heads.count % key_value_heads == 0, "{name}: whole groups of heads");
+        self.assert_width(*output, query_heads.count * value_dim, name);
+        let Some(offset) = gate_offset else { return };
+        let last = Heads { dim: offset + value_dim, ..*query_heads };
+        self.assert_heads(*query, &last, name);
+    }
+
+    fn check_taps(&self, weight: Weight, channels: usize, taps: usize) -> Result<()> {
+        let loaded = &self.loaded(weight);
+        if taps == 0 || taps > MAX_TAPS {
+            return Err(loaded.wrong_shape(format!("1 to {MAX_TAPS} taps")));
+        }
+        loaded.expect([taps, channels, 1])
+    }
+
+    fn check_delta_rule(&self, op: &Op, name: &str) -> Result<()> {
+        let Op::DeltaRule { input, alpha, beta, time_bias, decay, key_heads, state, output, .. } = op else {
+            unreachable!("checked by the caller")
+        };
+        let StateSpec { value_heads, head_dim, .. } = *self.state(*state);
+        assert!(*key_heads > 0, "{name} has key heads");
+        self.assert_width(*input, (2 * key_heads + value_heads) * head_dim, name);
+        self.assert_width(*alpha, value_heads, name);
+        self.assert_width(*beta, value_heads, name);
+        self.assert_width(*output, value_heads * head_dim, name);
+        self.expect_vector(*time_bias, value_heads)?;
+        self.expect_vector(*decay, value_heads)
+    }
+
+    fn check_experts(&self, op: &Op, name: &str) -> Result<()> {
+        let Op::Experts { input, route, gate, up, down, output } = op else { unreachable!("checked by the caller") };
+        let width = self.program.width(*input);
+        self.assert_width(*output, width, name);
+        assert_eq!(self.program.width(*route) % 2, 0, "{name}: an index and a weight per expert");
+        let [_, hidden, experts] = self.loaded(*gate).shape();
+        if experts < self.program.width(*route) / 2 {
+            return Err(self.loaded(*gate).wrong_shape("more experts".to_owned()));
+        }
+        self.loaded(*gate).expect([width, hidden, experts])?;
+        self.loaded(*up).expect([width, hidden, experts])?;
+        self.loaded(*down).expect([hidden, width, experts])
+    }
+
+    pub(super) fn loaded(&self, weight: Weight) -> &Loaded {
+        &self.weights[weight.0 as usize]
+    }
+
+    pub(super) fn cache(&self, cache: Cache) -> &CacheSpec {
+        &self.program.caches[usize::from(cache.0)]
+    }
+
+    pub(super) fn state(&self, state: State) -> &StateSpec {
+        &self.program.states[usize::from(state.0)]
+    }
+
+    fn assert_width(&self, buffer: Buffer, width: usize, name: &str) {
+        let found = self.program.width(buffer);
+        let what = self.program.buffers[usize::from(buffer.0)].name;
+        assert_eq!(found, width, "{name}: width of {what}");
+    }
+
+    fn assert_heads(&self, buffer: Buffer, heads: &Heads, name: &str) {
+        assert!(heads.count > 0 && heads.dim > 0, "{name} has heads");
+        let end = (heads.count - 1) * heads.stride + heads.dim;
+        assert!(heads.dim <= heads.stride || heads.count == 1, "{name}: heads overlap");
+        assert!(end <= self.program.width(buffer), "{name}: heads end behind the row");
+    }
+
+    fn expect_vector(&self, weight: Weight, length: usize) -> Result<()> {
+        self.loaded(weight).expect([length, 1, 1])
+    }
+
+    fn expect_matrix(&self, weight: Weight, rows: usize, columns: usize) -> Result<()> {
+        self.loaded(weight).expect([columns, rows, 1])
+    }
+
+    fn expect_columns(&self, weight: Weight, columns: usize) -> Result<()> {
+        let [_, rows, _] = self.loaded(weight).shape();
+        self.expect_matrix(weight, rows, columns)
+    }
+}
+
+/// Operations that follow sequences, or use the step's inputs row by row.
+fn needs_step_rows(op: &Op) -> bool {
+    use Op::{Attention, Convolve, DeltaRule, Embed, RopeTable, StoreKeysValues};
+    matches!(
+        op,
+        Embed { .. }
+            | RopeTable { .. }
+            | StoreKeysValues { .. }
+            | Attention { .. }
+            | Convolve { .. }
+            | DeltaRule { .. }
+    )
+}
+
+/// The buffers that an operation reads or writes.
+fn buffers_of(op: &Op) -> Vec<Buffer> {
+    match *op {
+        Op::Embed { output, .. } | Op::RopeTable { output, .. } => vec![output],
+        Op::Norm { input, output, .. } | Op::Convolve { input, output, .. } | Op::Gather { input, output } => {
+            vec![input, output]
+        }
+        Op::Linear { input, ref products } => {
+            std::iter::once(input).chain(products.iter().map(|product| product.output)).collect()
+        }
+        Op::StoreKeysValues { query, key, value, rope, .. } => vec![query, key, value, rope],
+        Op::Attention { query, output, .. } => vec![query, output],
+        Op::DeltaRule { input, alpha, beta, output, .. } => vec![input, alpha, beta, output],
+        Op::GatedNorm { buffer, gate, .. } => vec![buffer, gate],
+        Op::SwiGlu { gate, up } => vec![gate, up],
+        Op::Route { logits, output, .. } => vec![logits, output],
+        Op::Experts { input, route, output, .. } => vec![input, route, output],
+        Op::AddGated { input, gate, output } => vec![input, gate, output],
+        Op::AddBias { buffer, .. } => vec![buffer],
+    }
+}
+
+impl Loaded {
+    /// Refuses a tensor whose shape `(columns, rows, matrices)` is another.
+    fn expect(&self, shape: [usize; 3]) -> Result<()> {
+        if self.shape() == shape {
+            return Ok(());
+        }
+        Err(self.wrong_shape(format!("{shape:?}")))
+    }
+
+    fn wrong_shape(&self, expected: String) -> Error {
+        Error::WrongShape { tensor: self.tensor().to_owned(), found: format!("{:?}", self.shape()), expected }
+    }
+}
