@@ -1,6 +1,6 @@
 //! The reference's results, and how close to them is close enough.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use crate::models::data;
 use crate::npy::{self, Array};
@@ -47,11 +47,6 @@ impl Golden {
         self.path(name).exists()
     }
 
-    /// The folder itself.
-    pub fn folder(&self) -> &Path {
-        &self.folder
-    }
-
     fn path(&self, name: &str) -> PathBuf {
         self.folder.join(format!("{name}.npy"))
     }
@@ -63,14 +58,15 @@ impl Golden {
 /// If they have different lengths, or something is not a number.
 pub fn distance(found: &[f32], expected: &[f32]) -> Distance {
     assert_eq!(found.len(), expected.len(), "lengths differ");
-    let (mut max, mut squares) = (0.0_f32, 0.0_f64);
-    for (found, expected) in found.iter().zip(expected) {
-        let difference = (found - expected).abs();
-        assert!(difference.is_finite(), "{found} in place of {expected}");
-        max = max.max(difference);
-        squares += f64::from(difference) * f64::from(difference);
-    }
-    Distance { max, rms: (squares / found.len().max(1) as f64).sqrt() as f32 }
+    let differences: Vec<f32> = found.iter().zip(expected).map(|(found, expected)| (found - expected).abs()).collect();
+    assert!(differences.iter().all(|difference| difference.is_finite()), "a result is not a number");
+    Distance { max: differences.iter().copied().fold(0.0, f32::max), rms: rms(&differences) }
+}
+
+/// Root of the mean of the squares.
+pub fn rms(values: &[f32]) -> f32 {
+    let squares: f64 = values.iter().map(|value| f64::from(*value) * f64::from(*value)).sum();
+    (squares / values.len().max(1) as f64).sqrt() as f32
 }
 
 /// The index of the largest number (the first, if there are several).
@@ -103,7 +99,7 @@ mod tests {
     }
 
     #[test]
-    #[should_panic(expected = "NaN")]
+    #[should_panic(expected = "not a number")]
     fn a_result_that_is_no_number_is_noticed() {
         distance(&[f32::NAN], &[1.0]);
     }

@@ -4,11 +4,17 @@
 use std::collections::HashMap;
 use std::ops::Range;
 
+use paceline_compute::cpu::CpuDevice;
 use paceline_compute::device::{ChunkRows, MemoryOperation, MemorySpec, NO_TOKEN, StepInputs};
 use paceline_compute::program::{Buffer, Program, Recorded};
 use paceline_compute::{Device, LoadedStage};
 use paceline_gguf::{Gguf, KvType, ModelShape};
 use paceline_model::StageLayers;
+
+/// The device that tests use if any will do: two threads, and the fastest instructions that there are.
+pub fn cpu() -> CpuDevice {
+    CpuDevice::new(2, None).expect("every machine has two threads to give")
+}
 
 /// How a model is laid out and how much it can hold.
 #[derive(Debug, Clone)]
@@ -142,6 +148,14 @@ impl ModelRun {
     /// As [`ModelRun::step`].
     pub fn text(&mut self, session: u32, tokens: &[u32], chunk: usize) -> Vec<Vec<f32>> {
         tokens.chunks(chunk).flat_map(|tokens| self.step(&[Chunk::text(session, tokens)])).collect()
+    }
+
+    /// As [`ModelRun::text`], but returns the logits of the last row only: what comes next.
+    ///
+    /// # Panics
+    /// As [`ModelRun::step`]; if there are no tokens.
+    pub fn next(&mut self, session: u32, tokens: &[u32], chunk: usize) -> Vec<f32> {
+        self.text(session, tokens, chunk).pop().expect("there are tokens")
     }
 
     /// Ends a session; its pages and slot are used again.

@@ -84,7 +84,7 @@ impl Reply {
 /// Answers a conversation.
 pub(crate) async fn create(api: web::Data<Api>, request: HttpRequest, body: web::Payload) -> Result<HttpResponse> {
     let document = Document::receive(&request, body, &api.config).await?;
-    let (requests, reply) = api.in_background(move |api| prepare(api, &document)).await?;
+    let (requests, reply) = Api::in_background(&api, move |api| prepare(api, &document)).await?;
     let answers = Answers::start(&api.engine, requests);
     if reply.delivery.stream {
         return sse::respond(answers, events::ChatEvents::new(reply), &api.config).await;

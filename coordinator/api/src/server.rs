@@ -25,7 +25,6 @@ const DISCONNECT_TIMEOUT: Duration = Duration::from_secs(1);
 const BACKGROUND_THREADS: usize = 4;
 
 /// What every page works with.
-#[derive(Clone)]
 pub(crate) struct Api {
     pub(crate) engine: Engine,
     pub(crate) config: ApiConfig,
@@ -45,10 +44,10 @@ impl Api {
 
     /// Does work that takes time without holding up other connections.
     pub(crate) async fn in_background<T: Send + 'static>(
-        &self,
+        api: &web::Data<Self>,
         work: impl FnOnce(&Self) -> Result<T> + Send + 'static,
     ) -> Result<T> {
-        let api = self.clone();
+        let api = web::Data::clone(api);
         let done = web::block(move || work(&api)).await;
         done.unwrap_or_else(|_| Err(Error::Internal("the work on the request was abandoned".to_owned())))
     }

@@ -34,14 +34,14 @@ struct DetokenizeFields {
 /// The tokens of a text, or those that a conversation would be answered from.
 pub(crate) async fn tokenize(api: web::Data<Api>, request: HttpRequest, body: web::Payload) -> Result<HttpResponse> {
     let document = Document::receive(&request, body, &api.config).await?;
-    let answer = api.in_background(move |api| encode(api, document.read()?)).await?;
+    let answer = Api::in_background(&api, move |api| encode(api, document.read()?)).await?;
     Ok(HttpResponse::Ok().json(answer))
 }
 
 /// The text of tokens.
 pub(crate) async fn detokenize(api: web::Data<Api>, request: HttpRequest, body: web::Payload) -> Result<HttpResponse> {
     let document = Document::receive(&request, body, &api.config).await?;
-    let answer = api.in_background(move |api| decode(api, document.read()?)).await?;
+    let answer = Api::in_background(&api, move |api| decode(api, document.read()?)).await?;
     Ok(HttpResponse::Ok().json(answer))
 }
 

@@ -278,6 +278,12 @@ impl Coordinator {
         queue.into_iter().chain(gather).min()
     }
 
+    /// Why nothing can run: the stages must be placed anew, and a `Reset` sent. To be asked after `Done` too, since
+    /// results that do not belong to what was sent break the row as a failed stage does.
+    pub fn broken(&self) -> Option<&Loss> {
+        self.broken.as_ref()
+    }
+
     fn want(&mut self, session: SessionId, wish: Wish, now: Duration, actions: &mut Vec<Action>) {
         let Some(running) = self.running.get_mut(&session) else {
             if self.waiting.iter().any(|waiting| waiting.session == session) {

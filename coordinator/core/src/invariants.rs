@@ -33,6 +33,9 @@ pub enum Invariant {
     /// A6.
     #[error("A6: the queue is bounded")]
     QueueBounded,
+    /// A7.
+    #[error("A7: answers are waited for from those who owe one")]
+    AnswersAwaited,
     /// S1.
     #[error("S1: step ids are consecutive")]
     StepsConsecutive,
@@ -81,7 +84,7 @@ impl Invariant {
     }
 }
 
-/// Checks A1 to A6.
+/// Checks A1 to A7.
 ///
 /// # Errors
 /// The first that does not hold.
@@ -103,7 +106,9 @@ pub fn accounts_balance(accounts: &Accounts) -> Result<(), Broken> {
     Invariant::SlotsBalance
         .holds(running + slots_free == *slots, format_args!("{running} had and {slots_free} free of {slots}"))?;
     Invariant::StepsWithinCredits.holds(steps <= credits, format_args!("{steps} in flight of {credits}"))?;
-    Invariant::QueueBounded.holds(waiting <= queue, format_args!("{waiting} wait of {queue}"))
+    Invariant::QueueBounded.holds(waiting <= queue, format_args!("{waiting} wait of {queue}"))?;
+    let Accounts { awaited, unanswered, .. } = accounts;
+    Invariant::AnswersAwaited.holds(awaited == unanswered, format_args!("{awaited} awaited, {unanswered} owed"))
 }
 
 /// What a session has on the stages, as the stream of steps tells it.

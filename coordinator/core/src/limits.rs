@@ -115,3 +115,19 @@ impl Limits {
         tokens.div_ceil(self.page_tokens)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_defaults_work_and_each_limit_has_a_least() {
+        for (stages, slots) in [(1, 1), (4, 64)] {
+            assert_eq!(Limits::new(stages, slots, 1, 1, 1).check(), Ok(()));
+        }
+        let invalid = Limits { step_rows: 16, ..Limits::new(1, 1, 1, 1, 1) }.check();
+        assert_eq!(invalid, Err(InvalidLimit { name: "step_rows", value: 16, least: 17 }));
+        let message = Limits::new(1, 0, 1, 1, 1).check().map_err(|limit| limit.to_string());
+        assert_eq!(message, Err("the limit slots is 0, it must be at least 1".into()));
+    }
+}

@@ -67,8 +67,8 @@ pub enum Event {
         /// How many tokens are run.
         position: usize,
     },
-    /// The text side found a stop string, which the session's `tokens`-th new token completed. To be said while
-    /// the `Emit` of that token is carried out.
+    /// The text side found a stop string, which the session's `tokens`-th new token completed. If that was the last
+    /// token allowed, the session has finished already: then [`Finish::stopped`] corrects what it said.
     Stopped {
         /// New tokens up to the end of the stop string.
         tokens: usize,
@@ -116,6 +116,15 @@ pub struct Finish {
     pub end_token: Option<SampledToken>,
     /// What it took.
     pub usage: Usage,
+}
+
+impl Finish {
+    /// The same end, when the text side found a stop string in the last token allowed: not the limit ended it.
+    #[must_use]
+    pub fn stopped(self, tokens: usize) -> Self {
+        let completion_tokens = tokens.min(self.usage.completion_tokens);
+        Self { reason: FinishReason::Stop, usage: Usage { completion_tokens, ..self.usage }, ..self }
+    }
 }
 
 /// Why a session ended.

@@ -22,8 +22,12 @@ use crate::special_tokens::Special;
 use crate::tokenizer::Tokenizer;
 
 /// Work that one rendering may do: about one unit an instruction and one per 64 bytes made. Bounds memory at about
-/// 256 MiB and time at about a second; real templates need a few hundred units a message.
-const FUEL: u64 = 4_000_000;
+/// 128 MiB and time at about a second; real templates need a few hundred units a message.
+const FUEL: u64 = 2_000_000;
+
+/// Stack for one rendering, mapped as it is used: lists can be nested as deep as the fuel allows, and are dropped
+/// level by level.
+const STACK_BYTES: usize = 256 << 20;
 
 /// Nesting of blocks, macros and loops.
 const RECURSION_LIMIT: usize = 200;
@@ -86,8 +90,19 @@ impl ChatTemplate {
 
     /// Renders a conversation. Encode the text with [`Special::Parse`] and without adding a beginning token.
     pub fn render(&self, request: &RenderRequest<'_>) -> Result<String> {
-        let template = self.environment.get_template(NAME).map_err(|error| Error::TemplateSyntax(error.to_string()))?;
-        template.render(self.context(request)?).map_err(|error| explain(&error))
+        let context = self.context(request)?;
+        std::thread::scope(|scope| {
+            let builder = std::thread::Builder::new().name(NAME.to_owned()).stack_size(STACK_BYTES);
+            let rendering = builder.spawn_scoped(scope, || self.render_here(context));
+            let rendering =
+                rendering.map_err(|error| Error::TemplateLimit(format!("no thread to render on: {error}")))?;
+            rendering.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+        })
+    }
+
+    fn render_here(&self, context: Value) -> Result<String> {
+        let template = self.environment.get_template(NAME).map_err(|error| explain(&error))?;
+        template.render(context).map_err(|error| explain(&error))
     }
 
     /// How much (in bytes) of `rendered`, which is what [`render`](Self::render) gave for `request`, stands before

@@ -15,6 +15,8 @@ const SCORES: &str = "tokenizer.ggml.scores";
 const MERGES: &str = "tokenizer.ggml.merges";
 const CHAT_TEMPLATE: &str = "tokenizer.chat_template";
 
+const LLAMA3_NAMES: [&str; 3] = ["llama-bpe", "llama3", "llama-v3"];
+
 impl Vocabulary {
     /// The vocabulary in the metadata of a model file.
     pub fn from_metadata(metadata: &Metadata) -> Result<Self> {
@@ -39,6 +41,12 @@ impl Vocabulary {
     }
 
     fn read_special_tokens(&mut self, metadata: &Metadata) -> Result<()> {
+        match self.model {
+            // Llama 3 begins every text with a token; its older files do not say so.
+            VocabularyModel::Gpt2 => self.add_bos = LLAMA3_NAMES.contains(&self.pre.as_str()),
+            // SentencePiece's own numbering, where the file does not say.
+            VocabularyModel::Llama => (self.unknown, self.bos, self.eos) = (Some(0), Some(1), Some(2)),
+        }
         for (place, key) in [
             (&mut self.bos, "tokenizer.ggml.bos_token_id"),
             (&mut self.eos, "tokenizer.ggml.eos_token_id"),
@@ -76,5 +84,73 @@ impl ChatTemplate {
     pub fn from_gguf(model: &Gguf, replacement: Option<&str>, tokenizer: &Tokenizer) -> Result<Self> {
         let own = model.metadata().get_str(CHAT_TEMPLATE)?;
         Self::for_model(replacement.or(own), tokenizer)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use paceline_gguf::testing::GgufWriter;
+    use paceline_gguf::{Array, Value};
+
+    use super::*;
+    use crate::special_tokens::Special;
+
+    /// A small file of `model`, without the key `missing`.
+    fn open(model: &str, missing: &str) -> Gguf {
+        let tokens: &[&str] = &["<unk>", "<s>", "</s>", "a", "b", "ab"];
+        let merges: &[&str] = &["a b"];
+        let kinds: &[i32] = &[2, 3, 3, 1, 1, 1];
+        let mut writer = GgufWriter::new();
+        for (key, value) in [
+            (MODEL, Value::from(model)),
+            (PRE, "llama-bpe".into()),
+            (TOKENS, tokens.into()),
+            (MERGES, merges.into()),
+            (TOKEN_TYPE, kinds.into()),
+            (SCORES, Array::F32([0.0, 0.0, 0.0, -2.0, -2.0, -1.0].into()).into()),
+            ("tokenizer.ggml.bos_token_id", 1_u32.into()),
+            ("tokenizer.ggml.eos_token_id", 2_u32.into()),
+            (CHAT_TEMPLATE, "{{ bos_token }}{{ eos_token }}".into()),
+        ] {
+            if key != missing {
+                writer.metadata(key, value);
+            }
+        }
+        Gguf::from_vec(writer.to_vec(), "test").unwrap()
+    }
+
+    #[test]
+    fn both_families_are_read() {
+        for (model, expected) in [("gpt2", vec![1, 5]), ("llama", vec![1, 0, 0, 0, 5])] {
+            let tokenizer = Tokenizer::from_gguf(&open(model, "")).unwrap();
+            assert_eq!(tokenizer.encode("ab", Special::Plain, true), expected);
+            assert_eq!(tokenizer.end_of_generation(), [2]);
+            assert_eq!((tokenizer.bos(), tokenizer.eos()), (Some(1), Some(2)));
+        }
+    }
+
+    #[test]
+    fn missing_keys_are_named() {
+        for (model, key) in
+            [("gpt2", MODEL), ("gpt2", PRE), ("gpt2", TOKENS), ("gpt2", MERGES), ("llama", TOKENS), ("llama", SCORES)]
+        {
+            let error = Tokenizer::from_gguf(&open(model, key)).unwrap_err();
+            assert!(matches!(error, Error::MissingKey(missing) if missing == key), "{error}");
+        }
+        assert!(matches!(Tokenizer::from_gguf(&open("bert", "")), Err(Error::UnknownModel(name)) if name == "bert"));
+    }
+
+    #[test]
+    fn the_template_is_the_files_unless_replaced() {
+        let model = open("gpt2", "");
+        let tokenizer = Tokenizer::from_gguf(&model).unwrap();
+        let render = |replacement| {
+            let template = ChatTemplate::from_gguf(&model, replacement, &tokenizer).unwrap();
+            template.render(&crate::RenderRequest::default()).unwrap()
+        };
+        assert_eq!(render(None), "<s></s>");
+        assert_eq!(render(Some("mine")), "mine");
+        let bare = open("gpt2", CHAT_TEMPLATE);
+        assert!(matches!(ChatTemplate::from_gguf(&bare, None, &tokenizer), Err(Error::NoChatTemplate)));
     }
 }

@@ -37,7 +37,7 @@ fn main() {
     let settings = read_arguments();
     let Settings { threads, isa, .. } = settings;
     println!("{isa}, {threads} threads, reading memory at {:.1} GB/s", memory_speed(&settings));
-    println!("type    bits   1 row GB/s  8 rows GB/s  8/1 time  64 GMAC/s  512 GMAC/s");
+    println!("type    bits   1 row GB/s  8 rows GB/s  8/1 time  64 GMAC/s  512 GMAC/s  pack GB/s");
     for &kind in &settings.kinds {
         measure(&settings, kind);
     }
@@ -62,27 +62,27 @@ fn read_arguments() -> Settings {
 }
 
 fn measure(settings: &Settings, kind: TensorType) {
-    let weight = random_weight(kind, DECODE_ROWS);
+    let (weight, packing) = random_weight(kind, DECODE_ROWS);
     let [one, eight] = [1, 8].map(|rows| seconds(settings, &weight, rows));
     let gigabytes = weight.bytes() as f64 / 1e9;
     let bits = 8.0 * weight.bytes() as f64 / (DECODE_ROWS * COLUMNS) as f64;
     drop(weight);
 
-    let weight = random_weight(kind, PREFILL_ROWS);
+    let (weight, _) = random_weight(kind, PREFILL_ROWS);
     let [few, many] = [64, 512].map(|rows| {
         let products = (rows * PREFILL_ROWS * COLUMNS) as f64;
         products / 1e9 / seconds(settings, &weight, rows)
     });
     println!(
-        "{kind:7} {bits:5.2} {:12.1} {:12.1} {:9.2} {few:10.1} {many:11.1}",
+        "{kind:7} {bits:5.2} {:12.1} {:12.1} {:9.2} {few:10.1} {many:11.1} {packing:10.2}",
         gigabytes / one,
         gigabytes / eight,
         eight / one,
     );
 }
 
-/// Random codes with scales of ordinary size.
-fn random_weight(kind: TensorType, rows: usize) -> PackedWeight {
+/// Random codes with scales of ordinary size, and the GB/s of packing them.
+fn random_weight(kind: TensorType, rows: usize) -> (PackedWeight, f64) {
     let mut state = 1u32;
     let mut bytes = vec![0; rows * kind.bytes_for(COLUMNS)];
     bytes.fill_with(|| {
@@ -90,7 +90,9 @@ fn random_weight(kind: TensorType, rows: usize) -> PackedWeight {
         // Never the bits of an infinity or a NaN.
         (state >> 24) as u8 & 0x3b
     });
-    PackedWeight::pack(kind, rows, COLUMNS, &bytes).expect("the shape is right")
+    let start = Instant::now();
+    let weight = PackedWeight::pack(kind, rows, COLUMNS, &bytes).expect("the shape is right");
+    (weight, bytes.len() as f64 / 1e9 / start.elapsed().as_secs_f64())
 }
 
 /// Time of a product by all threads, of which each takes a share of the panels.
@@ -171,7 +173,7 @@ impl Kernel for Sum<'_> {
                 *sum = s.add_i32(*sum, s.load_i32(vector));
             }
         }
-        let sums = sums.map(|sum| s.reduce_sum_i32(sum));
-        sums.iter().fold(0, |total, sum| total.wrapping_add(*sum))
+        let halves = [s.add_i32(sums[0], sums[1]), s.add_i32(sums[2], sums[3])];
+        s.reduce_sum_i32(s.add_i32(halves[0], halves[1]))
     }
 }

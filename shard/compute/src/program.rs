@@ -197,7 +197,7 @@ pub enum Op {
         products: Vec<Product>,
     },
     /// Prepares attention: optional norm of each query and key head, rotation, and writing keys and
-    /// values into the pages of each row's session. The query buffer is changed in place.
+    /// values into the pages of each row's session. The query and key buffers are changed in place.
     StoreKeysValues {
         /// `(rows, query heads)`.
         query: Buffer,

@@ -63,7 +63,7 @@ impl Attention {
     pub(crate) fn record(&self, recorder: &mut Recorder<'_>, input: Buffer, positions: &Positions) -> Result<()> {
         // (rows, heads · dim), where a gated head is followed by its gate: (rows, heads, 2, dim)
         let query_heads = Heads { count: self.heads, dim: self.key_dim, stride: self.query_stride() };
-        let query = recorder.scratch("Qcur", self.heads * self.query_stride());
+        let query = recorder.scratch("Qcur_full", self.heads * self.query_stride());
         let key = recorder.scratch("Kcur", self.key_value_heads * self.key_dim);
         let value = recorder.scratch("Vcur", self.key_value_heads * self.value_dim);
         project(recorder, input, [query, key, value])?;

@@ -5,6 +5,7 @@ mod file;
 mod hostile;
 
 use paceline_compute::program::{Op, Program, RopeStyle};
+use paceline_gguf::Value;
 
 use self::check::check;
 use self::file::{FEED_FORWARD, ModelFile, VOCABULARY, WIDTH};
@@ -212,78 +213,40 @@ fn sensible_parts_of_a_model_are_accepted_and_others_refused() {
 }
 
 #[test]
-fn wrong_files_are_refused_with_the_key_and_the_value() {
-    type Change = fn(&mut ModelFile);
-    let cases: [(&str, Change, &str); 9] = [
-        (
-            "llama",
-            |file| {
-                file.set("attention.layer_norm_rms_epsilon", Some(0.0_f32.into()));
-            },
-            "llama.attention.layer_norm_rms_epsilon is 0; it must be a positive number",
-        ),
-        (
-            "llama",
-            |file| {
-                file.set("rope.dimension_count", Some(18.into()));
-            },
-            "llama.rope.dimension_count is 18; an even number of a head's 16 values can rotate",
-        ),
-        (
-            "llama",
-            |file| {
-                file.set("feed_forward_length", Some(0.into()));
-            },
-            "llama.feed_forward_length is 0; 1 to 1048576 are possible",
-        ),
-        (
-            "llama",
-            |file| {
-                file.set("rope.scaling.factor", Some((-2.0_f32).into()));
-            },
-            "llama.rope.scaling.factor is -2; it must be a positive number",
-        ),
-        (
-            "llama",
-            |file| {
-                file.set("rope.scaling.factor", Some(2.0_f32.into())).set("rope.scaling.type", Some("longrope".into()));
-            },
-            "llama.rope.scaling.type is \"longrope\"; none, linear and yarn are known",
-        ),
+fn wrong_settings_are_refused_with_the_key_and_the_value() {
+    let cases: [(&str, &str, Value, &str); 6] = [
+        ("llama", "attention.layer_norm_rms_epsilon", 0.0_f32.into(), "0; it must be a positive number"),
+        ("llama", "rope.dimension_count", 18.into(), "18; an even number of a head's 16 values can rotate"),
+        ("llama", "feed_forward_length", 0.into(), "0; 1 to 1048576 are possible"),
+        ("llama", "rope.scaling.factor", (-2.0_f32).into(), "-2; it must be a positive number"),
         (
             "qwen35",
-            |file| {
-                file.set("rope.dimension_sections", Some([3_i32, 1, 1, 0].as_slice().into()));
-            },
-            "qwen35.rope.dimension_sections is [3, 1, 1, 0]; four numbers that add up to 4 are needed",
+            "rope.dimension_sections",
+            [3_i32, 1, 1, 0].as_slice().into(),
+            "[3, 1, 1, 0]; four numbers that add up to 4 are needed",
         ),
-        (
-            "llama",
-            |file| {
-                file.tensor("blk.0.ffn_down.scale", &[1]);
-            },
-            "architecture llama does not use tensor \"blk.0.ffn_down.scale\"; the file needs a newer version",
-        ),
-        (
-            "qwen3",
-            |file| {
-                file.without(&["blk.0.attn_q_norm.weight"]);
-            },
-            "test: tensor \"blk.0.attn_q_norm.weight\" is missing",
-        ),
-        (
-            "qwen35",
-            |file| {
-                file.set("rope.freq_base", Some(f32::NAN.into()));
-            },
-            "qwen35.rope.freq_base is NaN; it must be finite",
-        ),
+        ("qwen35", "rope.freq_base", f32::NAN.into(), "NaN; it must be finite"),
     ];
-    for (architecture, change, expected) in cases {
+    for (architecture, name, value, expected) in cases {
         let mut file = ModelFile::new(architecture, 4, 0);
-        change(&mut file);
-        assert_eq!(error(&file), expected);
+        file.set(name, Some(value));
+        assert_eq!(error(&file), format!("{architecture}.{name} is {expected}"));
     }
+    let mut file = ModelFile::new("llama", 4, 0);
+    file.set("rope.scaling.factor", Some(2.0_f32.into())).set("rope.scaling.type", Some("longrope".into()));
+    assert_eq!(error(&file), "llama.rope.scaling.type is \"longrope\"; none, linear and yarn are known");
+}
+
+#[test]
+fn tensors_that_are_missing_or_not_understood_are_named() {
+    let mut file = ModelFile::new("qwen3", 4, 0);
+    file.without(&["blk.0.attn_q_norm.weight"]);
+    assert_eq!(error(&file), "test: tensor \"blk.0.attn_q_norm.weight\" is missing");
+
+    let mut file = ModelFile::new("llama", 4, 0);
+    file.tensor("blk.0.ffn_down.scale", &[1]);
+    let expected = "architecture llama does not use tensor \"blk.0.ffn_down.scale\"; the file needs a newer version";
+    assert_eq!(error(&file), expected);
 }
 
 #[test]

@@ -66,3 +66,31 @@ fn micro_block(values: &[f32]) -> Vec<u8> {
     bytes.extend(lower.iter().zip(upper).map(|(lower, upper)| code(*lower) | code(*upper) << 4));
     bytes
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_are_rounded_to_the_nearest_half() {
+        let cases = [(0.0, 0x0000), (1.0, 0x3c00), (-2.5, 0xc100), (6.103_515_6e-5, 0x0400), (5.960_464_5e-8, 0x0001)];
+        for (value, bits) in cases {
+            assert_eq!(half(value), bits, "{value}");
+        }
+        assert_eq!(half(1.0 + 1.0 / 2048.0), 0x3c00, "ties go to the even one");
+        assert_eq!(half(1.0 + 3.0 / 2048.0), 0x3c02, "ties go to the even one");
+        assert_eq!((brain(1.0), brain(1.003_906_3), brain(1.011_718_8)), (0x3f80, 0x3f80, 0x3f82));
+    }
+
+    #[test]
+    fn blocks_hold_their_largest_value() {
+        let mut values = [0.0; BLOCK];
+        values[3] = -1.27;
+        let bytes = encode(&values, TensorType::Q8_0);
+        assert_eq!((bytes.len(), bytes[2 + 3] as i8, bytes[2]), (34, -127, 0));
+        values[3] = -6.0;
+        values[19] = 1.0;
+        // The exponent makes 6 the largest number; 1 lies in the upper half of the byte.
+        assert_eq!(encode(&values, TensorType::Mxfp4)[..5], [127, 0, 0, 0, 0x2f]);
+    }
+}

@@ -7,7 +7,7 @@ const MULTIPLIER: u128 = 0x2360_ed05_1fc6_5da4_4385_df64_9fcc_f645;
 
 const LAYERS: usize = 256;
 /// Where the ziggurat's tail begins.
-const TAIL: f64 = 3.654_152_885_361_008_8;
+const TAIL: f64 = 3.654_152_885_361_009;
 /// Area of each of its layers.
 const AREA: f64 = 0.004_928_673_233_991_41;
 /// Random fractions have 23 bits.

@@ -247,7 +247,8 @@ async fn what_is_not_said_is_the_default() {
         let _client = service.post(PATH, &hello(&body)).await;
         let request = service.call().await.request;
         seeds.push(request.sampling.seed);
-        let expected = SamplingSettings { temperature: 1.0, top_k: 20, seed: seeds[seeds.len() - 1], ..Default::default() };
+        let expected =
+            SamplingSettings { temperature: 1.0, top_k: 20, seed: seeds[seeds.len() - 1], ..Default::default() };
         assert_eq!(request.sampling, expected);
         assert_eq!((request.max_tokens, request.stop.len(), request.ignore_end), (Some(100), 0, false));
     }

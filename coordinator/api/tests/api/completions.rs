@@ -121,7 +121,8 @@ async fn log_probabilities_whole_and_as_events() {
 #[tokio::test]
 async fn a_continuation_as_events() {
     let mut service = Service::start(ApiConfig::default());
-    let body = r#"{"prompt": "x", "stream": true, "stream_options": {"include_usage": true}, "return_token_ids": true}"#;
+    let body =
+        r#"{"prompt": "x", "stream": true, "stream_options": {"include_usage": true}, "return_token_ids": true}"#;
     let mut client = service.post(PATH, body).await;
     answer(service.call().await, "yz", FinishReason::EndToken).await;
     patient(client.head()).await;

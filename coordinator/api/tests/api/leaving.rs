@@ -90,8 +90,7 @@ async fn one_refused_choice_ends_all() {
 
 #[tokio::test]
 async fn silence_is_filled_with_comments() {
-    let mut service =
-        Service::start(ApiConfig { comment_interval: Duration::from_millis(1), ..ApiConfig::default() });
+    let mut service = Service::start(ApiConfig { comment_interval: Duration::from_millis(1), ..ApiConfig::default() });
     let mut client = service.post("/v1/completions", r#"{"prompt": "hi", "stream": true}"#).await;
     let session = admit(service.call().await);
     patient(client.head()).await;

@@ -92,7 +92,9 @@ async fn without_a_recorder_there_is_no_metrics_page() {
 #[tokio::test]
 async fn the_first_page_lists_the_others() {
     let body = Service::start(ApiConfig::default()).get("/").await.body;
-    for path in ["/v1/chat/completions", "/v1/completions", "/v1/models", "/tokenize", "/detokenize", "/health", "/metrics"] {
+    for path in
+        ["/v1/chat/completions", "/v1/completions", "/v1/models", "/tokenize", "/detokenize", "/health", "/metrics"]
+    {
         assert!(body.contains(path), "{path} is not in\n{body}");
     }
 }

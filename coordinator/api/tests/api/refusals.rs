@@ -63,10 +63,9 @@ async fn parameters_out_of_range_are_refused_with_their_range() {
         ("ignore_eos", json!(1), "ignore_eos: invalid type"),
     ] {
         let field = param.split(['[', '.']).next().unwrap();
-        for (path, mut body) in [
-            (CHAT, json!({ "messages": [{ "role": "user", "content": "a" }] })),
-            (TEXT, json!({ "prompt": "a" })),
-        ] {
+        for (path, mut body) in
+            [(CHAT, json!({ "messages": [{ "role": "user", "content": "a" }] })), (TEXT, json!({ "prompt": "a" }))]
+        {
             body[field] = value.clone();
             let response = service.exchange(path, &body.to_string()).await;
             check(&response, 400, "invalid_value", &json!(param), says);
@@ -188,7 +187,13 @@ async fn another_model_is_not_found() {
     let service = Service::start(ApiConfig::default());
     for path in [CHAT, TEXT] {
         let response = service.exchange(path, r#"{"model": "gpt-4"}"#).await;
-        check(&response, 404, "model_not_found", &json!("model"), "\"gpt-4\" does not exist, this server has played, other/name");
+        check(
+            &response,
+            404,
+            "model_not_found",
+            &json!("model"),
+            "\"gpt-4\" does not exist, this server has played, other/name",
+        );
     }
     check(&service.get("/v1/models/gpt-4").await, 404, "model_not_found", &json!("model"), "gpt-4");
 }

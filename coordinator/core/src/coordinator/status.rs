@@ -60,6 +60,10 @@ pub struct Accounts {
     pub waiting: usize,
     /// The most.
     pub queue: usize,
+    /// Answers that are waited for.
+    pub awaited: usize,
+    /// Running sessions that have a token and have not answered.
+    pub unanswered: usize,
     /// By running session: its pages, and how many more it was promised.
     pub tables: Vec<(SessionId, Vec<PageId>, usize)>,
 }
@@ -111,6 +115,8 @@ impl Coordinator {
             credits: self.limits.credits,
             waiting: self.waiting.len(),
             queue: self.limits.queue,
+            awaited: self.unanswered.len(),
+            unanswered: self.running.values().filter(|running| running.unanswered_since().is_some()).count(),
             tables: self.running.iter().map(table).collect(),
         }
     }

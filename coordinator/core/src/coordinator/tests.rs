@@ -318,15 +318,25 @@ fn who_leaves_has_what_was_run_ahead_cancelled() {
 
 #[test]
 fn a_longer_row_runs_ahead_only_when_nothing_else_is_ready() {
-    let mut bench = Bench::new(Limits { stages: 2, credits: 4, run_ahead: true, pages: 32, ..small() });
-    bench.open(1, 4, 20);
-    bench.open(2, 60, 64);
-    bench.wish(2, Input::Tokens(vec![1; 60]), Wanted::Sample);
-    assert_eq!(bench.coordinator.status().run_ahead_tokens, 1); // its prompt was sent in full before
-    bench.want(1, vec![7; 4]);
-    let next = bench.done(0, vec![(2, Outcome::Stored)]);
-    assert_eq!(rows(step(&next)), [(name(1), 4)]);
-    assert_eq!(bench.coordinator.status().run_ahead_tokens, 1);
+    let beside_a_prompt = |stages| {
+        let limits = Limits { stages, credits: 2, run_ahead: true, pages: 64, context: 300, ..small() };
+        let mut bench = Bench::new(limits);
+        bench.open(2, 200, 201);
+        bench.want(2, vec![1; 200]);
+        bench.open(1, 4, 20);
+        bench.want(1, vec![7; 4]);
+        let both = bench.done(0, vec![(2, Outcome::Stored)]);
+        assert_eq!(rows(step(&both)), [(name(1), 4), (name(2), 12)]);
+        let next = bench.done(1, vec![(2, Outcome::Stored)]);
+        rows(step(&next))
+    };
+    assert_eq!(beside_a_prompt(1), [(name(1), 1), (name(2), 16)]);
+    assert_eq!(beside_a_prompt(2), [(name(2), 16)]);
+
+    let mut alone = Bench::new(Limits { stages: 2, credits: 4, run_ahead: true, ..small() });
+    alone.open(1, 4, 16);
+    alone.want(1, vec![7; 4]);
+    assert_eq!(alone.coordinator.status().run_ahead_tokens, 1);
 }
 
 #[test]
@@ -401,6 +411,7 @@ fn results_that_do_not_belong_to_the_step_break_the_row() {
         bench.want(1, vec![7; 4]);
         let lost = Action::Lost { session: name(1), loss: Loss::Results { step: StepId(0) } };
         assert_eq!(bench.done(0, results), [lost]);
+        assert_eq!(bench.coordinator.broken(), Some(&Loss::Results { step: StepId(0) }));
     }
 }
 

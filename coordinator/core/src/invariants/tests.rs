@@ -20,6 +20,8 @@ fn balanced() -> Accounts {
         credits: 2,
         waiting: 0,
         queue: 3,
+        awaited: 1,
+        unanswered: 1,
         tables: vec![(session(1), vec![PageId(0), PageId(3)], 2), (session(2), vec![PageId(1)], 0)],
     }
 }
@@ -27,7 +29,7 @@ fn balanced() -> Accounts {
 #[test]
 fn each_mistake_in_the_accounts_is_found() {
     type Mistake = (Invariant, fn(&mut Accounts));
-    let mistakes: [Mistake; 8] = [
+    let mistakes: [Mistake; 9] = [
         (Invariant::PagesBalance, |accounts| accounts.pages_free += 1), // freed twice
         (Invariant::PagesBalance, |accounts| accounts.pages_free -= 1), // lost
         (Invariant::PageHeldOnce, |accounts| accounts.tables[1].1[0] = PageId(3)),
@@ -39,6 +41,7 @@ fn each_mistake_in_the_accounts_is_found() {
         (Invariant::SlotsBalance, |accounts| accounts.slots_free += 1),
         (Invariant::StepsWithinCredits, |accounts| accounts.steps = 3),
         (Invariant::QueueBounded, |accounts| accounts.waiting = 4),
+        (Invariant::AnswersAwaited, |accounts| accounts.unanswered = 0),
     ];
     assert_eq!(accounts_balance(&balanced()), Ok(()));
     for (invariant, mistake) in mistakes {

@@ -55,9 +55,10 @@ pub enum Error {
     KeyValueType(#[from] paceline_gguf::Error),
     /// More memory needed than there is.
     #[error(
-        "{} are needed (weights {}, keys and values {}, states {}, buffers {}), but {} are available: {would_fit}",
+        "{} are needed (weights {}, keys and values {}, states {}, buffers {}, reserve {}), but {} are available: \
+         {would_fit}",
         human(needed.total()), human(needed.weights), human(needed.key_value), human(needed.states),
-        human(needed.buffers), human(*available)
+        human(needed.buffers), human(needed.reserve), human(*available)
     )]
     DoesNotFit {
         /// Bytes of all stages together.

@@ -3,30 +3,18 @@
 use std::fmt;
 
 use paceline_gguf::{KvType, ModelShape};
-use serde::Serialize;
 
-use super::{Error, Host, Memory, Result, Wishes, cut::Stage, placement::type_name};
+use super::{Error, Host, Memory, Result, Wishes, cut::Stage};
 
 /// Smaller wishes that would fit, each with the others as they were; `None` where even the smallest does not fit.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct WouldFit {
     /// The largest context in tokens, a whole number of pages.
     pub context: Option<usize>,
     /// The most sessions.
     pub sessions: Option<usize>,
     /// The largest type, for keys and values alike, that is smaller than what was wished for.
-    #[serde(serialize_with = "optional_type_name")]
     pub key_value_type: Option<KvType>,
-}
-
-fn optional_type_name<S: serde::Serializer>(
-    kind: &Option<KvType>,
-    serializer: S,
-) -> std::result::Result<S::Ok, S::Error> {
-    match kind {
-        Some(kind) => type_name(kind, serializer),
-        None => serializer.serialize_none(),
-    }
 }
 
 /// What all stages need together.

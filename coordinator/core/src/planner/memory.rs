@@ -1,9 +1,6 @@
 //! The bytes that a stage reserves.
 
-use std::{
-    iter::Sum,
-    ops::{Add, Range},
-};
+use std::{iter::Sum, ops::Add};
 
 use paceline_gguf::{Layer, ModelShape};
 use serde::Serialize;
@@ -13,6 +10,10 @@ use crate::limits::CREDITS_PER_STAGE;
 
 /// Activations are in single precision.
 const ELEMENT_BYTES: u64 = 4;
+/// Devices pack weights for speed; with wider scales that takes up to so much of them in addition.
+const PACKING_PARTS: u64 = 16;
+/// What a device works with besides the buffers that its rows need, such as partial results of long contexts.
+const SCRATCH_BYTES: u64 = 16 << 20;
 
 /// Bytes by what they are for. Sums that are too large stop at the largest number.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
@@ -25,12 +26,14 @@ pub struct Memory {
     pub states: u64,
     /// Activations of a step, logits and frames in flight.
     pub buffers: u64,
+    /// Kept for what a device needs in addition: a sixteenth of the weights for packing them, and scratch space.
+    pub reserve: u64,
 }
 
 impl Memory {
     /// All of it.
     pub fn total(&self) -> u64 {
-        [self.key_value, self.states, self.buffers].into_iter().fold(self.weights, u64::saturating_add)
+        [self.key_value, self.states, self.buffers, self.reserve].into_iter().fold(self.weights, u64::saturating_add)
     }
 
     /// What a stage needs to fulfil the wishes.
@@ -39,11 +42,13 @@ impl Memory {
         let page_bytes = shape
             .key_value_bytes_per_token(layers.clone(), wishes.key_type, wishes.value_type)
             .saturating_mul(wishes.page_tokens as u64);
+        let weights = weights(shape, stage);
         Self {
-            weights: weights(shape, stage),
+            weights,
             key_value: page_bytes.saturating_mul(wishes.pages() as u64),
             states: shape.state_bytes(layers).saturating_mul(wishes.slots() as u64),
             buffers: buffers(shape, stage, wishes),
+            reserve: weights.div_ceil(PACKING_PARTS) + SCRATCH_BYTES,
         }
     }
 }
@@ -57,6 +62,7 @@ impl Add for Memory {
             key_value: self.key_value.saturating_add(other.key_value),
             states: self.states.saturating_add(other.states),
             buffers: self.buffers.saturating_add(other.buffers),
+            reserve: self.reserve.saturating_add(other.reserve),
         }
     }
 }
@@ -89,24 +95,29 @@ pub(super) fn read_per_token(shape: &ModelShape, stage: &Stage) -> u64 {
 
 /// An upper estimate of what a stage computes with besides weights and caches.
 ///
-/// Of each row of a step: the residual stream and the results inside the widest layer, as layers share buffers. Of
-/// each row wanted: two hidden rows and the logits. In a row of stages also the frames that may be in flight.
+/// Of each row of a step: the residual stream, and the results inside the widest layer of each kind, as layers of one
+/// kind share buffers. Of each row wanted: two hidden rows and the logits. In a row of stages also the frames that may
+/// be in flight.
 fn buffers(shape: &ModelShape, stage: &Stage, wishes: &Wishes) -> u64 {
     let hidden = shape.embedding_length as u64;
     let frames = if stage.first && stage.last { 0 } else { CREDITS_PER_STAGE as u64 };
-    let step_row = hidden.saturating_mul(1 + frames).saturating_add(widest(shape, stage.layers.clone()));
-    let wanted_row = if stage.last { (2 * hidden).saturating_add(shape.vocabulary as u64) } else { 0 };
+    let layers = &shape.layers[stage.layers.clone()];
+    let widest = |attention| {
+        let of_kind = layers.iter().filter(|layer| layer.is_attention() == attention);
+        of_kind.map(|layer| width(layer, hidden)).max().unwrap_or(0)
+    };
+    let step_row = (hidden * (1 + frames)).saturating_add(widest(true)).saturating_add(widest(false));
+    let wanted_row = if stage.last { 2 * hidden + shape.vocabulary as u64 } else { 0 };
     let step = step_row.saturating_mul(wishes.step_rows as u64);
     let wanted = wanted_row.saturating_mul(wishes.step_wanted as u64);
     step.saturating_add(wanted).saturating_mul(ELEMENT_BYTES)
 }
 
-/// Values per row of all results inside the layer that has most.
+/// Values per row of all results inside a layer.
 ///
 /// A matrix whose input is a hidden row has as many outputs as it has parameters divided by the hidden row's length; a
 /// matrix that leads back to the hidden row has as many inputs. So the parameters of a layer that a token uses, divided
 /// by that length, are the values that lie between its matrices.
-fn widest(shape: &ModelShape, layers: Range<usize>) -> u64 {
-    let width = |layer: &Layer| layer.active().parameters.div_ceil(shape.embedding_length.max(1) as u64);
-    shape.layers[layers].iter().map(width).max().unwrap_or(0)
+fn width(layer: &Layer, hidden: u64) -> u64 {
+    layer.active().parameters.div_ceil(hidden.max(1))
 }

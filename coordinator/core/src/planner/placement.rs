@@ -116,7 +116,7 @@ impl fmt::Display for Note {
 }
 
 /// Writes a type by its name.
-pub(super) fn type_name<S: Serializer>(kind: &KvType, serializer: S) -> Result<S::Ok, S::Error> {
+fn type_name<S: Serializer>(kind: &KvType, serializer: S) -> Result<S::Ok, S::Error> {
     serializer.collect_str(kind)
 }
 

@@ -4,8 +4,20 @@ use std::fmt::Write as _;
 
 use super::{Memory, Placement, StagePlan};
 
-const HEADINGS: [&str; 10] =
-    ["stage", "layers", "attention", "weights", "KV", "states", "buffers", "total", "reads/token", "threads"];
+const COLUMNS: usize = 11;
+const HEADINGS: [&str; COLUMNS] = [
+    "stage",
+    "layers",
+    "attention",
+    "weights",
+    "KV",
+    "states",
+    "buffers",
+    "reserve",
+    "total",
+    "reads/token",
+    "threads",
+];
 
 /// A table of the stages, their sum, and what a token and a session cost.
 pub fn render(placement: &Placement) -> String {
@@ -54,9 +66,8 @@ fn table(placement: &Placement) -> String {
     let mut rows = vec![HEADINGS.map(str::to_owned)];
     rows.extend(placement.stages.iter().enumerate().map(|(index, stage)| stage_row(index, stage)));
     rows.push(total_row(placement));
-    let widths: Vec<usize> = (0..HEADINGS.len())
-        .map(|column| rows.iter().map(|row| row[column].chars().count()).max().unwrap_or(0))
-        .collect();
+    let widths: Vec<usize> =
+        (0..COLUMNS).map(|column| rows.iter().map(|row| row[column].chars().count()).max().unwrap_or(0)).collect();
     rows.iter().map(|row| line(row, &widths)).collect()
 }
 
@@ -65,12 +76,12 @@ fn line(row: &[String], widths: &[usize]) -> String {
     format!("{}\n", cells.join("  "))
 }
 
-fn stage_row(index: usize, stage: &StagePlan) -> [String; 10] {
+fn stage_row(index: usize, stage: &StagePlan) -> [String; COLUMNS] {
     let layers = format!("{}-{}", stage.layers.start, stage.layers.end.saturating_sub(1));
     row(index.to_string(), layers, stage.attention_layers, &stage.memory, stage.read_per_token, stage.threads)
 }
 
-fn total_row(placement: &Placement) -> [String; 10] {
+fn total_row(placement: &Placement) -> [String; COLUMNS] {
     let stages = &placement.stages;
     let sum = |count: fn(&StagePlan) -> usize| stages.iter().map(count).sum::<usize>();
     let reads = stages.iter().map(|stage| stage.read_per_token).sum();
@@ -79,7 +90,14 @@ fn total_row(placement: &Placement) -> [String; 10] {
     row("all".to_owned(), layers, sum(|stage| stage.attention_layers), &memory, reads, sum(|stage| stage.threads))
 }
 
-fn row(name: String, layers: String, attention: usize, memory: &Memory, reads: u64, threads: usize) -> [String; 10] {
+fn row(
+    name: String,
+    layers: String,
+    attention: usize,
+    memory: &Memory,
+    reads: u64,
+    threads: usize,
+) -> [String; COLUMNS] {
     [
         name,
         layers,
@@ -88,6 +106,7 @@ fn row(name: String, layers: String, attention: usize, memory: &Memory, reads: u
         human(memory.key_value),
         human(memory.states),
         human(memory.buffers),
+        human(memory.reserve),
         human(memory.total()),
         human(reads),
         threads.to_string(),

@@ -108,6 +108,14 @@ fn a_stop_string_cuts_the_count() {
 }
 
 #[test]
+fn a_stop_string_in_the_last_token_allowed_is_a_stop() {
+    let mut session = opened(request(Some(1)));
+    let [.., Action::Finish(end)] = &on(&mut session, sampled(11, 3))[..] else { panic!("it has not ended") };
+    assert_eq!(on(&mut session, Event::Stopped { tokens: 1 }), []);
+    assert_eq!(Action::Finish(end.clone().stopped(1)), finish(FinishReason::Stop, None, 1));
+}
+
+#[test]
 fn a_slow_reader_wants_nothing_until_there_is_room() {
     let mut session = opened(request(None));
     on(&mut session, sampled(11, 3));

@@ -49,7 +49,8 @@ pub(crate) struct Row {
     pub(crate) busy: Vec<u64>,
     /// When the head has each step's tokens.
     finished: BTreeMap<StepId, u64>,
-    pub(crate) decode_batches: Vec<usize>,
+    /// By step with decode: how many rows of single tokens it had, and how long a stage took.
+    pub(crate) decode_steps: Vec<(usize, u64)>,
 }
 
 impl Row {
@@ -65,7 +66,7 @@ impl Row {
             free: vec![0; limits.stages],
             busy: vec![0; limits.stages],
             finished: BTreeMap::new(),
-            decode_batches: Vec::new(),
+            decode_steps: Vec::new(),
         }
     }
 
@@ -145,7 +146,7 @@ impl Row {
         self.finished.insert(id, time + hop);
         let decodes = chunks.iter().filter(|chunk| chunk.input.rows() == 1).count();
         if decodes > 0 {
-            self.decode_batches.push(decodes);
+            self.decode_steps.push((decodes, busy));
         }
         (time, busy)
     }

@@ -195,7 +195,7 @@ impl World {
         let now = Duration::from_micros(self.now);
         let mut actions = Vec::new();
         self.coordinator.on(event, now, &mut actions);
-        accounts_balance(&self.coordinator.accounts()).unwrap();
+        assert_eq!(accounts_balance(&self.coordinator.accounts()), Ok(()));
         for action in actions {
             self.perform(action);
         }
@@ -225,7 +225,7 @@ impl World {
             }
             Action::Send { step, rows } => {
                 assert!(rows.is_empty());
-                self.stream.follow(&step).unwrap();
+                assert_eq!(self.stream.follow(&step), Ok(()));
                 self.fairness.sent(&step);
                 self.send(Pair::Steps, Mail::Step(step));
             }

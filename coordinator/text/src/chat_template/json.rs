@@ -7,7 +7,7 @@ use minijinja::value::{Kwargs, Value, ValueKind};
 use minijinja::{Error, ErrorKind, State};
 
 /// Values nested deeper than this are not printed.
-const MAX_DEPTH: usize = 128;
+pub(super) const MAX_DEPTH: usize = 128;
 
 /// Bytes that one unit of a template's fuel pays for.
 const BYTES_PER_FUEL: u64 = 64;

@@ -1,10 +1,10 @@
 //! What templates written for Python expect of Jinja.
 
 use minijinja::value::{Tuple, Value, ValueKind, from_args};
-use minijinja::{Environment, Error, ErrorKind, State};
+use minijinja::{Environment, Error, ErrorKind, State, escape_formatter};
 use minijinja_contrib::pycompat;
 
-use super::json::to_json;
+use super::json::{MAX_DEPTH, to_json};
 
 /// The message of a template's own `raise_exception`.
 #[derive(Debug, thiserror::Error)]
@@ -17,6 +17,14 @@ pub(super) fn install(environment: &mut Environment<'static>) {
         Err(Error::new(ErrorKind::InvalidOperation, message.clone()).with_source(Raised(message)))
     });
     environment.set_unknown_method_callback(method);
+    environment.set_formatter(|output, state, value| {
+        let (_, mut items) = state.fuel_levels().unwrap_or((0, u64::MAX));
+        check_nesting(value, 0, &mut items)?;
+        escape_formatter(output, state, value)
+    });
+    // Printing values for debugging is not bounded by the fuel.
+    environment.remove_filter("pprint");
+    environment.remove_global("debug");
     environment.add_filter("tojson", to_json);
     environment.add_test("sequence", |value: &Value| {
         matches!(value.kind(), ValueKind::Seq | ValueKind::Map | ValueKind::String)
@@ -39,6 +47,24 @@ pub(super) fn without_generation_tags(source: &str) -> String {
         rest = &rest[open + length + 2..];
     }
     result + rest
+}
+
+/// Refuses to print what is nested too deep for the stack, or endlessly: a namespace may contain itself.
+fn check_nesting(value: &Value, depth: usize, items: &mut u64) -> Result<(), Error> {
+    if depth > MAX_DEPTH {
+        return Err(Error::new(ErrorKind::InvalidOperation, "the value is nested too deep to be printed"));
+    }
+    *items = items.checked_sub(1).ok_or_else(|| Error::from(ErrorKind::OutOfFuel))?;
+    if !matches!(value.kind(), ValueKind::Seq | ValueKind::Map | ValueKind::Iterable) {
+        return Ok(());
+    }
+    for item in value.try_iter()? {
+        check_nesting(&item, depth + 1, items)?;
+        if value.kind() == ValueKind::Map {
+            check_nesting(&value.get_item(&item)?, depth + 1, items)?;
+        }
+    }
+    Ok(())
 }
 
 /// Methods that Python's values have and MiniJinja's have not.

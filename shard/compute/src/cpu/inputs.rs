@@ -94,11 +94,7 @@ impl Checks {
         let end = chunk.start.saturating_add(chunk.rows);
         let needed = end.div_ceil(page_tokens);
         if chunk.pages.len() < needed {
-            return Err(Error::Inconsistent {
-                what: "pages of a chunk",
-                found: chunk.pages.len(),
-                expected: needed,
-            });
+            return Err(Error::Inconsistent { what: "pages of a chunk", found: chunk.pages.len(), expected: needed });
         }
         for page in chunk.pages {
             exists("page", *page as usize, self.memory.pages)?;

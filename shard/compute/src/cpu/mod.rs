@@ -15,6 +15,8 @@ mod pool;
 mod shared;
 mod stage;
 mod states;
+#[cfg(test)]
+mod tests;
 mod weights;
 
 pub use device::CpuDevice;

@@ -183,11 +183,7 @@ impl LoadedStage for CpuStage {
         Ok(())
     }
 
-    fn run_observed(
-        &mut self,
-        inputs: &StepInputs<'_>,
-        observe: &mut dyn FnMut(usize, ReadBuffer<'_>),
-    ) -> Result<()> {
+    fn run_observed(&mut self, inputs: &StepInputs<'_>, observe: &mut dyn FnMut(usize, ReadBuffer<'_>)) -> Result<()> {
         self.begin(inputs)?;
         for index in 0..self.operations.len() {
             self.execute(inputs, index..index + 1)?;

@@ -116,7 +116,7 @@ impl ModelFile {
         let name = |suffix: &str| format!("blk.{block}.{suffix}");
         let second_norm = if self.is_hybrid() { "post_attention_norm.weight" } else { "ffn_norm.weight" };
         self.tensor(name("attn_norm.weight"), &[WIDTH]).tensor(name(second_norm), &[WIDTH]);
-        if self.is_hybrid() && (block + 1) % 4 != 0 && !predicts {
+        if self.is_hybrid() && !(block + 1).is_multiple_of(4) && !predicts {
             self.delta_net(&name);
         } else {
             self.attention(&name);

@@ -26,7 +26,7 @@ fn values() -> impl Strategy<Value = Option<Value>> {
     ]
 }
 
-/// Records some part of a file, if it opens and is accepted, and checks the result.
+/// Records a stage of a file, if that opens and is accepted.
 fn try_record(file: &ModelFile, stage: &StageLayers) {
     let Ok(model) = Gguf::from_vec(file.writer.to_vec(), "hostile") else { return };
     if let Ok(program) = record(&model, stage) {

@@ -106,7 +106,7 @@ impl<'a> OutputRows<'a> {
     /// If `values` is not a whole number of rows.
     pub fn new(values: &'a mut [f32], columns: usize, accumulate: bool) -> Self {
         assert!(
-            columns > 0 && values.len() % columns == 0,
+            columns > 0 && values.len().is_multiple_of(columns),
             "whole rows of {columns} values"
         );
         let rows = values.len() / columns;

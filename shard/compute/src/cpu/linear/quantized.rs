@@ -13,6 +13,21 @@ use crate::cpu::simd::{Isa, Kernel, Simd};
 
 /// Rows whose activations should stay in the second-level cache while all panels pass.
 const ROWS_IN_CACHE: usize = 64;
+/// How far ahead weights are fetched: the hardware does not see beyond a page.
+const PREFETCH_BYTES: usize = 4096;
+
+/// A loop over at most eight rows, unrolled: the compiler would keep the sums in memory otherwise.
+macro_rules! for_each_row {
+    ($row:ident in 0..$rows:ident $body:block) => {
+        for_each_row!(@ $row $rows $body 0 1 2 3 4 5 6 7)
+    };
+    (@ $row:ident $rows:ident $body:block $($index:literal)*) => {
+        $(if $index < $rows {
+            let $row: usize = $index;
+            $body
+        })*
+    };
+}
 
 /// A product, as [`linear`](super::linear) got it.
 pub(super) struct Job<'a, 'o> {
@@ -121,14 +136,26 @@ fn multiply<S: Simd, F: Format, const ROWS: usize>(
     let mut column_block = 0;
     for block in weights {
         for part in block.parts.as_ref() {
+            prefetch(s, part);
             let weights = Weights::load::<F>(s, &block.head, part);
-            for (sum, input) in sums.iter_mut().zip(&inputs) {
-                *sum = weights.add::<F>(s, &input[column_block], *sum);
-            }
+            for_each_row!(row in 0..ROWS {
+                sums[row] = weights.add::<F>(s, &inputs[row][column_block], sums[row]);
+            });
             column_block += 1;
         }
     }
     sums
+}
+
+/// Asks for the part that will be needed some time later.
+#[inline(always)]
+fn prefetch<S: Simd, F: Format>(s: S, part: &Part<F>) {
+    let ahead = std::ptr::from_ref(part)
+        .cast::<u8>()
+        .wrapping_add(PREFETCH_BYTES);
+    for line in 0..size_of::<Part<F>>().div_ceil(64) {
+        s.prefetch(ahead.wrapping_add(64 * line));
+    }
 }
 
 /// 32 columns of sixteen weight rows in registers.

@@ -7,7 +7,7 @@ use proptest::prelude::*;
 use super::*;
 use crate::blocks::{self, Block, GROUP_VALUES, dequantize_row, integer};
 
-type TestResult = std::result::Result<(), TestCaseError>;
+type TestResult = Result<(), TestCaseError>;
 
 /// A random product: a matrix as in a model file, and rows of activations.
 #[derive(Clone, Debug)]

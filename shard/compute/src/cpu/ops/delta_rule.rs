@@ -90,8 +90,9 @@ impl DeltaRule {
         let first = 2 * self.key_heads * self.spec.head_dim;
         let part = self.scratch_part(row, first..first + 2 * heads);
         // SAFETY: a row's gates are one member's, in scratch; nobody writes alpha and beta.
-        let (alpha, beta, gates) =
-            unsafe { (step.buffer(self.alpha).row(row), step.buffer(self.beta).row(row), step.scratch.floats.part_mut(part)) };
+        let (alpha, beta, gates) = unsafe {
+            (step.buffer(self.alpha).row(row), step.buffer(self.beta).row(row), step.scratch.floats.part_mut(part))
+        };
         let (decays, betas) = gates.split_at_mut(heads);
         let rates = step.vector(self.time_bias).iter().zip(step.vector(self.decay));
         for ((exponent, alpha), (bias, rate)) in decays.iter_mut().zip(alpha).zip(rates) {

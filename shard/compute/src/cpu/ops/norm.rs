@@ -86,9 +86,8 @@ impl Operation for GatedNorm {
             let (row, head) = (task / heads, task % heads);
             let columns = head * self.head_dim..(head + 1) * self.head_dim;
             // SAFETY: a head of a row is one member's; nobody writes the gate, another buffer.
-            let (values, gate) = unsafe {
-                (buffer.columns_mut(row, columns.clone()), step.buffer(self.gate).columns(row, columns))
-            };
+            let (values, gate) =
+                unsafe { (buffer.columns_mut(row, columns.clone()), step.buffer(self.gate).columns(row, columns)) };
             step.isa.run(GatedNormHead { values, gate, weight: step.vector(self.weight), epsilon: self.epsilon });
         }
     }

@@ -2,6 +2,7 @@
 
 mod shapes;
 
+use super::Operation;
 use super::attention::Attention;
 use super::convolve::Convolve;
 use super::delta_rule::DeltaRule;
@@ -13,9 +14,8 @@ use super::linear::Linear;
 use super::norm::{GatedNorm, Norm};
 use super::rope::RopeTable;
 use super::route::Route;
-use super::Operation;
-use crate::cpu::weights::Loaded;
 use crate::Result;
+use crate::cpu::weights::Loaded;
 use crate::program::{Op, Program, Recorded};
 
 /// All operations of a program, in order.

@@ -5,8 +5,8 @@
 
 use std::collections::HashSet;
 
-use super::Preparation;
 use super::super::convolve::MAX_TAPS;
+use super::Preparation;
 use crate::cpu::weights::Loaded;
 use crate::program::{Buffer, Cache, CacheSpec, Heads, Op, Product, RowSpace, State, StateSpec, Weight};
 use crate::{Error, Result};

@@ -1,0 +1,256 @@
+//! Preparing keys and values, and attention.
+
+use half::{bf16, f16};
+use proptest::prelude::*;
+
+use super::*;
+use crate::program::{CacheSpec, Heads, Rope, RopeStyle};
+
+#[derive(Debug, Clone)]
+struct Case {
+    rows: Vec<usize>,
+    key_heads: usize,
+    group: usize,
+    key_dim: usize,
+    value_dim: usize,
+    gated: bool,
+    normed: bool,
+    style: RopeStyle,
+    rotating: usize,
+    page_tokens: usize,
+    kinds: [KvType; 2],
+    seed: u64,
+}
+
+const EPSILON: f32 = 1e-6;
+
+fn case() -> impl Strategy<Value = Case> {
+    let kinds = prop::sample::select(vec![KvType::F32, KvType::F16, KvType::BF16]);
+    (
+        (proptest::collection::vec(1usize..24, 1..4), 1usize..4, 1usize..6, 1usize..20),
+        (any::<bool>(), any::<bool>(), any::<bool>(), 0usize..9),
+        (1usize..20, kinds.clone(), kinds, 1u64..),
+    )
+        .prop_map(|((rows, key_heads, group, half_dim), (gated, normed, adjacent, rotating), rest)| {
+            let (page_tokens, key_kind, value_kind, seed) = rest;
+            let key_dim = 2 * half_dim;
+            Case {
+                rows,
+                key_heads,
+                group,
+                key_dim,
+                value_dim: if gated { key_dim } else { half_dim + 3 },
+                gated,
+                normed,
+                style: if adjacent { RopeStyle::Adjacent } else { RopeStyle::Neox },
+                rotating: (2 * rotating).min(key_dim),
+                page_tokens,
+                kinds: [key_kind, value_kind],
+                seed,
+            }
+        })
+}
+
+/// The buffers of a case.
+struct Buffers {
+    query: Buffer,
+    key: Buffer,
+    value: Buffer,
+    output: Buffer,
+    norms: [Vec<f32>; 2],
+}
+
+impl Case {
+    fn query_heads(&self) -> Heads {
+        let stride = self.key_dim + if self.gated { self.value_dim } else { 0 };
+        Heads { count: self.key_heads * self.group, dim: self.key_dim, stride }
+    }
+
+    fn scale(&self) -> f32 {
+        1.0 / (self.key_dim as f32).sqrt()
+    }
+
+    fn fixture(&self) -> (Fixture, Buffers) {
+        let (mut fixture, mut random) = (Fixture::new(), Random(self.seed));
+        let heads = self.query_heads();
+        let query = fixture.buffer("query", heads.count * heads.stride);
+        let key = fixture.buffer("key", self.key_heads * self.key_dim);
+        let value = fixture.buffer("value", self.key_heads * self.value_dim);
+        let output = fixture.buffer("output", heads.count * self.value_dim);
+        let table = fixture.buffer("table", self.rotating);
+        let norms = [random.values(self.key_dim, 2.0), random.values(self.key_dim, 2.0)];
+        let [query_norm, key_norm] =
+            [0, 1].map(|index| self.normed.then(|| fixture.vector(["query_norm", "key_norm"][index], &norms[index])));
+        let (key_value_heads, key_dim, value_dim) = (self.key_heads, self.key_dim, self.value_dim);
+        let cache = fixture.program.cache(CacheSpec { key_value_heads, key_dim, value_dim });
+        let rope = Rope {
+            style: self.style,
+            dimensions: self.rotating,
+            base: 100.0,
+            factor: 1.0,
+            yarn: None,
+            sections: None,
+            divisors: None,
+        };
+        fixture.record(Op::RopeTable { rope, output: table });
+        fixture.record(Op::StoreKeysValues {
+            query,
+            query_heads: heads,
+            key,
+            value,
+            query_norm,
+            key_norm,
+            epsilon: EPSILON,
+            style: self.style,
+            rope: table,
+            cache,
+        });
+        let gate_offset = self.gated.then_some(self.key_dim);
+        let scale = self.scale();
+        fixture.record(Op::Attention { query, query_heads: heads, gate_offset, scale, cache, output });
+        fixture.page_tokens = self.page_tokens;
+        fixture.kinds = self.kinds;
+        fixture.sessions(&self.rows, &[(query, 2.0), (key, 2.0), (value, 1.0)], &mut random);
+        (fixture, Buffers { query, key, value, output, norms })
+    }
+
+    fn rotate(&self, head: &mut [f64], position: usize) {
+        for pair in 0..self.rotating / 2 {
+            let (a, b) = match self.style {
+                RopeStyle::Neox => (pair, pair + self.rotating / 2),
+                RopeStyle::Adjacent => (2 * pair, 2 * pair + 1),
+            };
+            let angle = position as f64 * 100f64.powf(-2.0 * pair as f64 / self.rotating as f64);
+            let (x, y) = (head[a], head[b]);
+            head[a] = x * angle.cos() - y * angle.sin();
+            head[b] = x * angle.sin() + y * angle.cos();
+        }
+    }
+
+    /// A head of a row after norm and rotation.
+    fn prepared(&self, head: &[f32], norm: &[f32], position: usize) -> Vec<f64> {
+        let head = exact(head);
+        let mut head = if self.normed { rms_norm(&head, &exact(norm), EPSILON) } else { head };
+        self.rotate(&mut head, position);
+        head
+    }
+
+    /// Attention of one session, straight from the definition.
+    fn expected(&self, fixture: &Fixture, buffers: &Buffers, session: usize) -> Vec<f64> {
+        let heads = self.query_heads();
+        let rows = fixture.sessions[session].rows;
+        let [query, key, value] = [buffers.query, buffers.key, buffers.value].map(|b| fixture.given(session, b));
+        let head_of = |values: &[f32], row: usize, width: usize, start: usize, dim: usize| {
+            values[row * width + start..][..dim].to_vec()
+        };
+        let mut output = Vec::new();
+        for row in 0..rows {
+            for head in 0..heads.count {
+                let start = head * heads.stride;
+                let width = heads.count * heads.stride;
+                let q = self.prepared(&head_of(query, row, width, start, heads.dim), &buffers.norms[0], row);
+                let shared = head / self.group;
+                let width = self.key_heads * self.key_dim;
+                let scores: Vec<f64> = (0..=row)
+                    .map(|t| {
+                        let k = head_of(key, t, width, shared * self.key_dim, self.key_dim);
+                        let k = self.prepared(&k, &buffers.norms[1], t);
+                        let k: Vec<f64> = k.into_iter().map(|x| round(x, self.kinds[0])).collect();
+                        dot(&q, &k) * f64::from(self.scale())
+                    })
+                    .collect();
+                let most = scores.iter().copied().fold(f64::MIN, f64::max);
+                let weights: Vec<f64> = scores.iter().map(|score| (score - most).exp()).collect();
+                let sum: f64 = weights.iter().sum();
+                for dim in 0..self.value_dim {
+                    let width = self.key_heads * self.value_dim;
+                    let place = shared * self.value_dim + dim;
+                    let values = (0..=row).map(|t| round(f64::from(value[t * width + place]), self.kinds[1]));
+                    let mixed = values.zip(&weights).map(|(value, weight)| value * weight).sum::<f64>() / sum;
+                    let gate = |gate: f32| sigmoid(f64::from(gate));
+                    let width = heads.count * heads.stride;
+                    let factor = if self.gated { gate(query[row * width + start + self.key_dim + dim]) } else { 1.0 };
+                    output.push(mixed * factor);
+                }
+            }
+        }
+        output
+    }
+
+    /// Values are at most 1. Keys of the reference may round to a neighbour of ours, which moves a score
+    /// by a rounding step of the key times the query, both about 2 · √dim at most.
+    fn bound(&self) -> f64 {
+        match self.kinds[0] {
+            KvType::F32 => 1e-5,
+            KvType::F16 => 1e-2,
+            _ => 8e-2,
+        }
+    }
+}
+
+fn round(x: f64, kind: KvType) -> f64 {
+    match kind {
+        KvType::F32 => x,
+        KvType::F16 => f16::from_f32(x as f32).to_f64(),
+        _ => bf16::from_f32(x as f32).to_f64(),
+    }
+}
+
+fn check(case: &Case) {
+    let (fixture, buffers) = case.fixture();
+    for (session, found) in fixture.run_in_all_ways(&[buffers.output]).iter().enumerate() {
+        assert_close(&found[0], &case.expected(&fixture, &buffers, session), case.bound());
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(24))]
+
+    #[test]
+    fn attention(case in case()) {
+        check(&case);
+    }
+}
+
+fn long_case() -> Case {
+    Case {
+        rows: vec![530, 300, 3],
+        key_heads: 2,
+        group: 3,
+        key_dim: 16,
+        value_dim: 16,
+        gated: true,
+        normed: true,
+        style: RopeStyle::Neox,
+        rotating: 8,
+        page_tokens: 48,
+        kinds: [KvType::F32, KvType::F32],
+        seed: 77,
+    }
+}
+
+/// More than two segments, pages that straddle them.
+#[test]
+fn long_contexts() {
+    check(&long_case());
+}
+
+/// Many query heads in a tile, so that prompts are not split but single rows are.
+#[test]
+fn long_contexts_in_half_precision() {
+    check(&Case { kinds: [KvType::F16, KvType::BF16], page_tokens: 300, group: 1, seed: 5, ..long_case() });
+}
+
+/// So wide that the parts of a long prompt do not fit into scratch, while those of few rows do.
+#[test]
+fn whole_and_split_ways_agree() {
+    let case = Case { rows: vec![700], group: 8, value_dim: 64, key_dim: 64, ..long_case() };
+    let (fixture, buffers) = case.fixture();
+    let parts = 700 * 16 * 3 * 66;
+    assert!(parts > 2 << 20, "{parts} values fit into scratch");
+    let way = |threads, chunk| Way { isa: Isa::detect(), threads, chunk, together: true };
+    let whole = fixture.run(way(1, 700), &[buffers.output]);
+    for (threads, chunk) in [(2, 700), (3, 150), (2, 31)] {
+        assert_eq!(bits(&fixture.run(way(threads, chunk), &[buffers.output])), bits(&whole));
+    }
+}

@@ -1,0 +1,122 @@
+//! Clearing and copying states, copying pages.
+
+use super::*;
+use crate::Error;
+use crate::device::MemoryOperation;
+use crate::program::{CacheSpec, Heads, Rope, RopeStyle, StateSpec};
+
+/// A convolution and an attention whose keys and values are their inputs.
+fn fixture() -> (Fixture, [Buffer; 3]) {
+    let mut fixture = Fixture::new();
+    let [input, convolved, query, key, value, output, table] =
+        [("input", 4), ("convolved", 4), ("query", 4), ("key", 4), ("value", 4), ("output", 4), ("table", 2)]
+            .map(|(name, width)| fixture.buffer(name, width));
+    let weight = fixture.tensor("taps", WeightUse::Vector, &[3, 4], &[0.5; 12]);
+    let state = fixture.program.state(StateSpec { channels: 4, taps: 3, value_heads: 1, head_dim: 4 });
+    let cache = fixture.program.cache(CacheSpec { key_value_heads: 1, key_dim: 4, value_dim: 4 });
+    let rope = Rope {
+        style: RopeStyle::Neox,
+        dimensions: 2,
+        base: 10.0,
+        factor: 1.0,
+        yarn: None,
+        sections: None,
+        divisors: None,
+    };
+    let query_heads = Heads { count: 1, dim: 4, stride: 4 };
+    fixture.record(Op::Convolve { input, weight, state, output: convolved });
+    fixture.record(Op::RopeTable { rope, output: table });
+    fixture.record(Op::StoreKeysValues {
+        query,
+        query_heads,
+        key,
+        value,
+        query_norm: None,
+        key_norm: None,
+        epsilon: 1e-6,
+        style: RopeStyle::Neox,
+        rope: table,
+        cache,
+    });
+    fixture.record(Op::Attention { query, query_heads, gate_offset: None, scale: 1.0, cache, output });
+    let mut random = Random(9);
+    fixture.page_tokens = 4;
+    fixture.sessions(&[8, 8], &[(input, 1.0), (query, 1.0), (key, 1.0), (value, 1.0)], &mut random);
+    (fixture, [input, convolved, output])
+}
+
+/// Runs rows of the first session's data with a slot and pages of choice.
+fn step(stage: &mut CpuStage, fixture: &Fixture, rows: std::ops::Range<usize>, slot: usize, pages: &[u32]) {
+    for (buffer, values) in &fixture.sessions[0].buffers {
+        stage.buffer_mut(*buffer)[..rows.len() * 4].copy_from_slice(&values[rows.start * 4..rows.end * 4]);
+    }
+    let positions: Vec<[u32; 4]> = rows.clone().map(|row| [row as u32; 4]).collect();
+    let chunks = [ChunkRows { first_row: 0, rows: rows.len(), start: rows.start, slot, pages }];
+    let inputs = StepInputs { chunks: &chunks, tokens: &[], vectors: &[], positions: &positions, wanted: &[] };
+    stage.run(&inputs).unwrap();
+}
+
+fn read(stage: &mut CpuStage, buffers: &[Buffer]) -> Vec<Vec<f32>> {
+    let read = |buffer: &Buffer| {
+        let mut values = [0.0; 8];
+        stage.read(*buffer, 0..2, &mut values).unwrap();
+        values.to_vec()
+    };
+    buffers.iter().map(read).collect()
+}
+
+#[test]
+fn copies_go_on_like_their_originals() {
+    let (fixture, [_, convolved, output]) = fixture();
+    let mut stage = fixture.load(Isa::detect(), 2);
+    step(&mut stage, &fixture, 0..6, 0, &[0, 1]);
+    stage.apply(MemoryOperation::CopyState { from: 0, to: 1 }).unwrap();
+    stage.apply(MemoryOperation::CopyPage { from: 1, to: 3 }).unwrap();
+    step(&mut stage, &fixture, 6..8, 0, &[0, 1]);
+    let original = read(&mut stage, &[convolved, output]);
+    step(&mut stage, &fixture, 6..8, 1, &[0, 3]);
+    assert_eq!(read(&mut stage, &[convolved, output]), original);
+}
+
+#[test]
+fn a_cleared_state_begins_anew() {
+    let (fixture, [_, convolved, _]) = fixture();
+    let mut stage = fixture.load(Isa::detect(), 1);
+    step(&mut stage, &fixture, 0..2, 1, &[0]);
+    let first = read(&mut stage, &[convolved]);
+    step(&mut stage, &fixture, 0..2, 1, &[0]);
+    assert_ne!(read(&mut stage, &[convolved]), first, "the window remembers");
+    stage.apply(MemoryOperation::ClearState { slot: 1 }).unwrap();
+    step(&mut stage, &fixture, 0..2, 1, &[0]);
+    assert_eq!(read(&mut stage, &[convolved]), first);
+}
+
+#[test]
+fn slots_and_pages_that_do_not_exist_are_refused() {
+    let (fixture, _) = fixture();
+    let mut stage = fixture.load(Isa::detect(), 1);
+    let pages = fixture.memory().pages as u32;
+    for operation in [
+        MemoryOperation::ClearState { slot: 2 },
+        MemoryOperation::CopyState { from: 0, to: 2 },
+        MemoryOperation::CopyState { from: 2, to: 0 },
+        MemoryOperation::CopyPage { from: 0, to: pages },
+        MemoryOperation::CopyPage { from: u32::MAX, to: 0 },
+    ] {
+        assert!(matches!(stage.apply(operation), Err(Error::Unknown { .. })), "{operation:?}");
+    }
+}
+
+#[test]
+fn memory_use_counts_everything_reserved() {
+    let (fixture, _) = fixture();
+    let stage = fixture.load(Isa::detect(), 1);
+    let used = stage.memory_use();
+    let pages = fixture.memory().pages as u64;
+    // Keys and values of 4 tokens, padded to 16 numbers.
+    assert_eq!(used.pages, pages * 2 * 4 * 16 * 4);
+    // Two slots of a window of two taps and a matrix of four rows, padded to 16 columns.
+    assert_eq!(used.states, 2 * (2 * 4 + 4 * 16) * 4);
+    assert_eq!(used.weights, 12 * 4);
+    assert!(used.buffers >= 16 * (6 * 4 + 2) * 4);
+}

@@ -1,0 +1,62 @@
+//! The other commands: plan, bench, run, help, configuration.
+
+use serde_json::Value;
+
+use crate::program::{Server, output};
+
+#[test]
+fn a_plan_is_a_table_for_people_and_json_for_programs() {
+    let table = output(&["plan", "--shards", "2"]);
+    for word in ["stage", "layers", "weights", "0..4", "4..8"] {
+        assert!(table.to_lowercase().contains(word), "{table}");
+    }
+    let plan: Value = serde_json::from_str(&output(&["plan", "--shards", "2", "--ctx", "1024", "--json"])).expect("JSON");
+    assert_eq!(plan["stages"].as_array().map(Vec::len), Some(2));
+    assert_eq!(plan["context"], 1024);
+    // Two attention layers of 2 heads of 64, keys and values, two bytes each.
+    assert_eq!(plan["key_value_per_token"], 2 * 2 * 2 * 64 * 2);
+}
+
+#[test]
+fn a_bench_reports_rates_of_both_kinds() {
+    let arguments = ["bench", "--prefill", "32,64", "--decode", "8", "--repeat", "1", "--users", "1,2", "--json"];
+    let report: Value = serde_json::from_str(&output(&arguments)).expect("JSON");
+    assert_eq!(report["prefill"].as_array().map(Vec::len), Some(2));
+    assert_eq!(report["decode"].as_array().map(Vec::len), Some(2));
+    for rate in report["prefill"].as_array().into_iter().chain(report["decode"].as_array()).flatten() {
+        assert!(rate["tok_s"].as_f64().is_some_and(|rate| rate > 0.0), "{report}");
+    }
+}
+
+#[test]
+fn run_prints_an_answer_and_stops_where_told() {
+    let prompt = "In the beginning";
+    let whole = output(&["run", "--raw", "-p", prompt, "-n", "24"]);
+    let again = output(&["run", "--raw", "-p", prompt, "-n", "24", "--shards", "2"]);
+    assert_eq!(whole, again);
+    let json = output(&["run", "--raw", "-p", prompt, "-n", "24", "--json", "--logprobs", "2"]);
+    let json: Value = serde_json::from_str(&json).expect("JSON");
+    assert_eq!(json["text"].as_str().map(|text| format!("{text}\n")), Some(whole));
+    assert_eq!(json["tokens"].as_array().map(Vec::len), json["logprobs"].as_array().map(Vec::len));
+}
+
+#[test]
+fn a_configuration_file_sets_flags_and_the_command_line_wins() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = folder.path().join("paceline.toml");
+    std::fs::write(&path, "alias = 'from-file'\nctx = 1024\nshards = 2\n").expect("writable");
+    let path = path.to_str().expect("UTF-8");
+    let models = |server: &Server| crate::http::get(server.address, "/v1/models").json()["data"][0]["id"].clone();
+    assert_eq!(models(&Server::start(&["--config", path])), "from-file");
+    assert_eq!(models(&Server::start(&["--config", path, "--alias", "from-line"])), "from-line");
+}
+
+#[test]
+fn help_names_every_command() {
+    let help = output(&["--help"]);
+    for command in ["serve", "run", "plan", "bench"] {
+        assert!(help.contains(command), "{help}");
+        assert!(output(&[command, "--help"]).contains("--shards"), "{command}");
+    }
+    assert!(output(&["--version"]).starts_with("paceline "));
+}
