@@ -35,7 +35,8 @@ fn run(mut stage: Stage, mut links: Links) {
     // A panic in a kernel must reach the coordinator as a failure of this stage, not as silence.
     let ended = catch_unwind(AssertUnwindSafe(|| run_until_closed(&mut stage, &mut links)));
     let reason = match ended {
-        Ok(Ok(())) => return debug!(stage = index, "stage ended"),
+        // Links close when the row is taken down, from the head to the tail or from the coordinator's side.
+        Ok(Ok(()) | Err(Error::Link(paceline_transport::Error::Closed))) => return debug!(stage = index, "stage ended"),
         Ok(Err(error)) => error.to_string(),
         Err(_) => "the stage's thread panicked".to_owned(),
     };

@@ -1,5 +1,6 @@
 //! The models that tests run, by name: stored in `data/models`, drawn again (see [`Preset`]), or part of the program.
 
+use std::io::{Write, stderr};
 use std::path::{Path, PathBuf};
 
 use paceline_gguf::testing::GgufWriter;
@@ -15,6 +16,22 @@ pub fn data() -> PathBuf {
 /// The trained hybrid that the program embeds, as Q8_0.
 pub fn tiny_hybrid() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../cluster/models/tiny-hybrid-q8_0.gguf")
+}
+
+/// SmolLM2-135M-Instruct, a real chat model, if `tests/fetch-models` has fetched it; else says aloud that a test is
+/// skipped. In CI it must be there.
+///
+/// # Panics
+/// If it is missing in CI, or not valid.
+pub fn smollm2() -> Option<Gguf> {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../target/models/SmolLM2-135M-Instruct.Q4_1.gguf");
+    if path.exists() {
+        return Some(Gguf::open(&path).expect("the fetched model is valid"));
+    }
+    assert!(std::env::var_os("CI").is_none(), "{} must be there in CI: run tests/fetch-models", path.display());
+    // Straight to the terminal: the output of tests that pass is hidden.
+    writeln!(stderr(), "skipped: {} is not there, run tests/fetch-models", path.display()).expect("standard error");
+    None
 }
 
 /// Opens a model by name, such as `nano16-f32`, `mini-Q4_K_M` or `tiny-hybrid-q8_0`.

@@ -45,7 +45,7 @@ fn cases() -> Vec<Case> {
         (CHAT, chat(&json!({"logit_bias": {"99999": 1}})), 400, &["99999"]),
         (CHAT, chat(&json!({"logit_bias": {"one": 1}})), 400, &["one"]),
         (CHAT, chat(&json!({"logit_bias": {"5": 200}})), 400, &["200"]),
-        (CHAT, chat(&json!({"stop": ["a"; 40]})), 400, &["stop", "40"]),
+        (CHAT, chat(&json!({"stop": vec!["a"; 40]})), 400, &["stop", "40"]),
         (CHAT, chat(&json!({"stop": 5})), 400, &["stop"]),
         (CHAT, chat(&json!({"response_format": {"type": "json_object"}})), 400, &["response_format"]),
         (CHAT, chat(&json!({"seed": "seven"})), 400, &["seed"]),

@@ -1,6 +1,6 @@
 //! A client of a few lines, so that tests see the very bytes that a server sends.
 
-use std::io::{BufRead, BufReader, Read, Write};
+use std::io::{BufRead, BufReader, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::time::Duration;
 

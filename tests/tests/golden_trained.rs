@@ -1,14 +1,11 @@
 //! Trained models answer as the reference implementations do: the hybrid that the program embeds, and a real small
 //! language model, if it has been fetched.
 
-use std::io::{Write, stderr};
-use std::path::Path;
 
 use paceline_compute::program::Op;
-use paceline_gguf::Gguf;
 use paceline_tests::golden::{Golden, distance, greedy, rms};
 use paceline_tests::model_run::{Chunk, Layout, ModelRun, cpu};
-use paceline_tests::models::{data, model};
+use paceline_tests::models::{data, model, smollm2};
 use serde_json::Value;
 
 /// The embedded model's weights are rounded to 8 bits, the golden data come from the unrounded ones. That moves logits
@@ -87,16 +84,11 @@ fn the_embedded_model_layer_by_layer() {
 
 #[test]
 fn smollm2_continues_as_in_the_reference() {
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../target/models/SmolLM2-135M-Instruct.Q4_1.gguf");
-    if !path.exists() {
-        // Straight to the terminal: the output of tests that pass is hidden.
-        writeln!(stderr(), "skipped: {} is not there", path.display()).unwrap();
-        return;
-    }
+    let Some(model) = smollm2() else { return };
     let golden = std::fs::read_to_string(data().join("golden/smollm2-q4_k_m.json")).unwrap();
     let cases: Vec<Value> = serde_json::from_str(&golden).unwrap();
     let layout = Layout { context: 512, sessions: 1, rows: 512, ..Layout::default() };
-    let mut run = ModelRun::new(&cpu(), &Gguf::open(&path).unwrap(), layout);
+    let mut run = ModelRun::new(&cpu(), &model, layout);
     for case in cases {
         let [prompt, tokens]: [Vec<u32>; 2] =
             ["prompt", "tokens"].map(|key| serde_json::from_value(case[key].clone()).unwrap());

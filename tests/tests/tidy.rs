@@ -188,6 +188,7 @@ fn the_map_names_every_crate() {
         let path = package.manifest_path.parent().expect("a manifest lies in a folder").to_string();
         path.strip_prefix(root().to_str().expect("a plain path")).expect("below the root")[1..].to_owned()
     };
-    let missing = packages().iter().map(folder).filter(|folder| !map.contains(&format!("`{folder}`")));
+    let packages = packages();
+    let missing = packages.iter().map(folder).filter(|folder| !map.contains(&format!("`{folder}`")));
     none("ARCHITECTURE.md does not mention these", &missing.collect::<Vec<_>>());
 }

@@ -2,7 +2,7 @@
 
 use actix_web::body::{BoxBody, MessageBody};
 use actix_web::dev::{ServiceRequest, ServiceResponse};
-use actix_web::http::header::{self, HeaderMap};
+use actix_web::http::header::{self, HeaderMap, HeaderValue};
 use actix_web::middleware::Next;
 use actix_web::{ResponseError, web};
 use sha2::{Digest, Sha256};
@@ -54,7 +54,7 @@ fn hash(key: &[u8]) -> [u8; 32] {
 /// The key that a request shows, as OpenAI's or as Anthropic's clients do.
 fn shown_key(headers: &HeaderMap) -> Option<&[u8]> {
     let Some(authorization) = headers.get(header::AUTHORIZATION) else {
-        return headers.get("x-api-key").map(|key| key.as_bytes());
+        return headers.get("x-api-key").map(HeaderValue::as_bytes);
     };
     let (scheme, key) = authorization.as_bytes().split_at_checked("Bearer ".len())?;
     scheme.eq_ignore_ascii_case(b"Bearer ").then_some(key.trim_ascii())

@@ -29,7 +29,7 @@ impl Answers {
     pub(crate) fn start(engine: &Engine, requests: Vec<Generate>) -> Self {
         let streams = requests.into_iter().enumerate().map(|(index, request)| {
             let life = Life::Waiting(engine.clone(), Box::new(request));
-            stream::unfold(life, |life| life.advance()).map(move |progress| (index, progress)).boxed()
+            stream::unfold(life, Life::advance).map(move |progress| (index, progress)).boxed()
         });
         Self { streams: stream::select_all(streams) }
     }

@@ -202,8 +202,12 @@ fn classify_text(error: &TextError) -> Class<'static> {
         TextError::TokenOutOfRange { .. } => {
             Class::request(StatusCode::BAD_REQUEST, "token_out_of_range").about("tokens")
         }
+        // Templates fail on conversations they were not written for, far more often than by their own fault.
+        TextError::TemplateFailed(_) | TextError::TemplateLimit(_) => {
+            Class::request(StatusCode::BAD_REQUEST, "template_failed").about("messages")
+        }
         error if error.is_client_error() => Class::request(StatusCode::BAD_REQUEST, "invalid_value").about("messages"),
-        _ => Class::service(StatusCode::INTERNAL_SERVER_ERROR, "template_failed"),
+        _ => Class::service(StatusCode::INTERNAL_SERVER_ERROR, "internal_error"),
     }
 }
 

@@ -26,6 +26,7 @@ pub(crate) fn encode_conversation(engine: &Engine, mut conversation: Conversatio
     let template = engine.template().ok_or(TextError::NoChatTemplate)?;
     for (index, message) in conversation.messages.iter_mut().enumerate() {
         check_role(index, message)?;
+        check_content(index, message)?;
     }
     let text = template.render(&RenderRequest {
         messages: &conversation.messages,
@@ -78,4 +79,20 @@ fn check_role(index: usize, message: &mut Value) -> Result<()> {
         "system".clone_into(role);
     }
     Ok(())
+}
+
+/// Who calls tools need not say anything. Templates know empty texts better than none.
+fn check_content(index: usize, message: &mut Value) -> Result<()> {
+    let may_be_missing = message["role"] == "assistant";
+    match message.get("content") {
+        None if !may_be_missing => {
+            let param = format!("messages[{index}].content");
+            Err(Error::parameter(&param, format!("{param} is missing, it must be a text or a list of text parts")))
+        }
+        None | Some(Value::Null) => {
+            message["content"] = Value::from("");
+            Ok(())
+        }
+        Some(_) => Ok(()),
+    }
 }

@@ -45,7 +45,7 @@ pub(crate) async fn collect(mut answers: Answers, count: usize, choices: usize) 
             Progress::Finished(finished) => {
                 transcript.text.push_str(&finished.text);
                 transcript.finish_reason = finish_reason(&finished.reason);
-                tally.add(&finished, index % choices == 0);
+                tally.add(&finished, index.is_multiple_of(choices));
             }
             Progress::Failed(error) => return Err(error.into()),
         }

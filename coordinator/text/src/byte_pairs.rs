@@ -88,10 +88,13 @@ impl BytePairs {
 fn index_merges(vocabulary: &Vocabulary, ids: &HashMap<Box<str>, u32>) -> Result<(Vec<Rule>, Vec<u32>)> {
     let mut merges = Vec::with_capacity(vocabulary.merges.len());
     for (index, merge) in vocabulary.merges.iter().enumerate() {
-        let (left, right, token) =
-            resolve(merge, ids).ok_or_else(|| Error::BadMerge { index, merge: merge.to_string() })?;
-        let priority = u32::try_from(index).map_err(|_| Error::BadMerge { index, merge: merge.to_string() })?;
-        merges.push((left, right, Merge { priority, token }));
+        let bad = || Error::BadMerge { index, merge: merge.to_string() };
+        let priority = u32::try_from(index).map_err(|_| bad())?;
+        let (left, right, joined) = resolve(merge, ids).ok_or_else(bad)?;
+        // Vocabularies that were cut down have merges to tokens that are gone: those would make text unwritable.
+        if let Some(token) = joined {
+            merges.push((left, right, Merge { priority, token }));
+        }
     }
     // Stable, so the best of several equal pairs comes first and is the one that stays.
     merges.sort_by_key(|&(left, right, _)| (left, right));
@@ -108,9 +111,9 @@ fn index_merges(vocabulary: &Vocabulary, ids: &HashMap<Box<str>, u32>) -> Result
     Ok((rules, first_rule))
 }
 
-/// The tokens of a merge and the token that it makes.
-fn resolve(merge: &str, ids: &HashMap<Box<str>, u32>) -> Option<(u32, u32, u32)> {
+/// The two tokens of a merge, which must exist, and the token that it makes.
+fn resolve(merge: &str, ids: &HashMap<Box<str>, u32>) -> Option<(u32, u32, Option<u32>)> {
     let (left, right) = merge.split_once(' ')?;
     let joined = [left, right].concat();
-    Some((*ids.get(left)?, *ids.get(right)?, *ids.get(joined.as_str())?))
+    Some((*ids.get(left)?, *ids.get(right)?, ids.get(joined.as_str()).copied()))
 }

@@ -1,7 +1,8 @@
 //! Chat templates: a conversation rendered to the text that the model was trained on.
 //!
 //! Templates are Jinja programs from untrusted model files, written for Python. They run on a budget of work that
-//! also bounds their memory, and with Python's habits where MiniJinja's differ.
+//! also bounds their memory, and with Python's habits where MiniJinja's differ. What MiniJinja's fuel does not see is
+//! the length of a list added to itself very often, and comparing or joining values nested very deep.
 
 mod clock;
 mod json;

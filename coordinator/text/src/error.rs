@@ -44,8 +44,8 @@ pub enum Error {
         /// The higher id.
         second: u32,
     },
-    /// A merge that is not two tokens whose concatenation is a token.
-    #[error("merge {index} ({merge:?}) does not join two tokens of the vocabulary to a third")]
+    /// A merge that is not two tokens.
+    #[error("merge {index} ({merge:?}) is not two tokens of the vocabulary")]
     BadMerge {
         /// Position in the list of merges.
         index: usize,

@@ -81,9 +81,8 @@ impl Merger {
 
     /// Merges until `pair` knows no more merges.
     pub(crate) fn run(&mut self, pair: impl Fn(&Symbol, &Symbol) -> Option<Merge>) {
-        for left in 0..self.symbols.len().saturating_sub(1) {
-            self.propose(left, &pair);
-        }
+        let everywhere = 0..self.symbols.len();
+        self.queue.extend(everywhere.filter_map(|left| propose(&self.symbols, left, &pair)));
         while let Some(Reverse(candidate)) = self.queue.pop() {
             if self.is_stale(&candidate) {
                 continue;
@@ -91,27 +90,15 @@ impl Merger {
             self.join(&candidate);
             let previous = self.symbols[candidate.left].previous;
             if previous != NONE {
-                self.propose(previous, &pair);
+                self.queue.extend(propose(&self.symbols, previous, &pair));
             }
-            self.propose(candidate.left, &pair);
+            self.queue.extend(propose(&self.symbols, candidate.left, &pair));
         }
     }
 
     /// The remaining symbols, from left to right.
     pub(crate) fn symbols(&self) -> impl Iterator<Item = &Symbol> {
         self.symbols.iter().filter(|symbol| !symbol.is_gone())
-    }
-
-    /// Puts the pair of `left` and its neighbour on the queue.
-    fn propose(&mut self, left: usize, pair: &impl Fn(&Symbol, &Symbol) -> Option<Merge>) {
-        let right = self.symbols[left].next;
-        if right == NONE {
-            return;
-        }
-        if let Some(Merge { priority, token }) = pair(&self.symbols[left], &self.symbols[right]) {
-            let end = self.symbols[right].end;
-            self.queue.push(Reverse(Candidate { priority, left, right, end, token }));
-        }
     }
 
     /// Whether one of the two has been merged with another since.
@@ -132,4 +119,18 @@ impl Merger {
             self.symbols[next].previous = candidate.left;
         }
     }
+}
+
+/// What symbol `left` and its neighbour could become.
+fn propose(
+    symbols: &[Symbol],
+    left: usize,
+    pair: &impl Fn(&Symbol, &Symbol) -> Option<Merge>,
+) -> Option<Reverse<Candidate>> {
+    let right = symbols[left].next;
+    if right == NONE {
+        return None;
+    }
+    let Merge { priority, token } = pair(&symbols[left], &symbols[right])?;
+    Some(Reverse(Candidate { priority, left, right, end: symbols[right].end, token }))
 }

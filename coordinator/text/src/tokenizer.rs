@@ -47,8 +47,8 @@ const END_SPELLINGS: [&str; 25] = [
 
 #[derive(Debug)]
 enum Encoder {
-    BytePairs(BytePairs),
-    SentencePiece(SentencePiece),
+    BytePairs(Box<BytePairs>),
+    SentencePiece(Box<SentencePiece>),
 }
 
 /// A model's tokenizer. Shared by all sessions; nothing in it changes.
@@ -72,8 +72,8 @@ impl Tokenizer {
         vocabulary.validate()?;
         let ids = Arc::new(index_spellings(&vocabulary.tokens)?);
         let encoder = match vocabulary.model {
-            VocabularyModel::Gpt2 => Encoder::BytePairs(BytePairs::new(&vocabulary, &ids)?),
-            VocabularyModel::Llama => Encoder::SentencePiece(SentencePiece::new(&vocabulary, &ids)?),
+            VocabularyModel::Gpt2 => Encoder::BytePairs(Box::new(BytePairs::new(&vocabulary, &ids)?)),
+            VocabularyModel::Llama => Encoder::SentencePiece(Box::new(SentencePiece::new(&vocabulary, &ids)?)),
         };
         vocabulary.merges = Vec::new();
         vocabulary.scores = Vec::new();

@@ -29,7 +29,7 @@ fn model() -> Gguf {
     // Two experts of four rows.
     file.tensor("experts", TensorType::F32, &[2, 4, 2], floats((0..16).map(|value| value as f32)));
     file.tensor("bias", TensorType::F32, &[2], floats([0.5, -0.5]));
-    Gguf::from_vec(file.to_vec(), "test").unwrap()
+    Gguf::from_vec(file.to_vec(), "test").expect("the writer writes valid files")
 }
 
 fn weight(tensor: &str, usage: WeightUse, rows: Option<std::ops::Range<usize>>) -> WeightSpec {

@@ -85,7 +85,7 @@ impl EventWriter for TextEvents {
 
     fn finished(&mut self, index: usize, finished: &Finished, events: &mut Events) {
         let Reply { delivery, .. } = self.reply;
-        self.tally.add(finished, index % delivery.choices == 0);
+        self.tally.add(finished, index.is_multiple_of(delivery.choices));
         let finish_reason = Some(finish_reason(&finished.reason));
         let mut chunk = self.chunk(vec![Choice { index, text: &finished.text, finish_reason, ..Choice::default() }]);
         if !delivery.include_usage && self.tally.finished() == self.reply.count() {

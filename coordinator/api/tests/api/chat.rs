@@ -71,7 +71,7 @@ async fn an_answer_in_one_piece() {
     assert_eq!(timeless(response.json()), expected);
 }
 
-fn chunk(choice: Value) -> Value {
+fn chunk(choice: &Value) -> Value {
     json!({
         "id": "chatcmpl-ID",
         "object": "chat.completion.chunk",
@@ -83,8 +83,8 @@ fn chunk(choice: Value) -> Value {
     })
 }
 
-fn delta(delta: Value) -> Value {
-    chunk(json!({ "index": 0, "delta": delta, "logprobs": null, "finish_reason": null }))
+fn delta(delta: &Value) -> Value {
+    chunk(&json!({ "index": 0, "delta": delta, "logprobs": null, "finish_reason": null }))
 }
 
 /// The events of a stream; all but the last are JSON.
@@ -109,11 +109,11 @@ async fn an_answer_as_events() {
     let mut events = events(&mut client).await;
     let last = events.pop().unwrap();
     let expected = [
-        delta(json!({ "role": "assistant", "content": "" })),
-        delta(json!({ "content": "H" })),
-        delta(json!({ "content": "é" })),
-        delta(json!({ "content": "!" })),
-        chunk(json!({ "index": 0, "delta": {}, "logprobs": null, "finish_reason": "length" })),
+        delta(&json!({ "role": "assistant", "content": "" })),
+        delta(&json!({ "content": "H" })),
+        delta(&json!({ "content": "é" })),
+        delta(&json!({ "content": "!" })),
+        chunk(&json!({ "index": 0, "delta": {}, "logprobs": null, "finish_reason": "length" })),
     ];
     assert_eq!(events, expected);
     assert_eq!(last["choices"], json!([]));
@@ -206,6 +206,35 @@ async fn log_probabilities() {
         "refusal": null,
     });
     assert_eq!(response["choices"][0]["logprobs"], expected);
+}
+
+#[tokio::test]
+async fn messages_come_in_many_shapes() {
+    let mut service = Service::start(ApiConfig::default());
+    let text = |text: &str| json!({ "type": "text", "text": text });
+    let call = json!({ "id": "1", "type": "function", "function": { "name": "f", "arguments": "{}" } });
+    let body = json!({
+        "messages": [
+            { "role": "developer", "content": "be brief" },
+            { "role": "user", "content": [text("h"), text("i")], "name": "someone" },
+            { "role": "assistant", "content": null, "tool_calls": [call] },
+            { "role": "assistant", "tool_calls": [] },
+            { "role": "tool", "content": "5", "tool_call_id": "1" },
+        ],
+        "tools": [{ "type": "function", "function": { "name": "f" } }],
+        "chat_template_kwargs": { "enable_thinking": false },
+        "reasoning_effort": "low",
+    });
+    let _client = service.post(PATH, &body.to_string()).await;
+    let prompt = service.call().await.request.prompt;
+    let letter = |token: &u32| match *token {
+        START => '(',
+        END => ')',
+        byte => char::from_u32(byte).unwrap(),
+    };
+    let prompt: String = prompt.iter().map(letter).collect();
+    let turns = ["(system\nbe brief)", "(user\nhi)", "(assistant\n)", "(assistant\n)", "(tool\n5)", "(assistant\n"];
+    assert_eq!(prompt, turns.join("\n"));
 }
 
 #[tokio::test]

@@ -85,6 +85,7 @@ async fn what_only_one_page_knows_is_checked_there() {
         (CHAT, json!({ "messages": "hi" }), "messages", "messages: invalid type: string \"hi\""),
         (CHAT, message(json!("hi")), "messages[1].role", "messages[1].role is missing"),
         (CHAT, message(json!({ "role": "robot" })), "messages[1].role", "\"robot\", it must be one of"),
+        (CHAT, message(json!({ "role": "user" })), "messages[1].content", "messages[1].content is missing"),
         (CHAT, message(json!({ "role": "user", "content": 5 })), "messages", "message 1"),
         (CHAT, message(json!({ "role": "user", "content": [{ "type": "image_url" }] })), "messages", "\"image_url\""),
         (CHAT, message(json!({ "role": "user", "content": long })), "messages", "the most is 1000"),
@@ -232,4 +233,33 @@ async fn a_full_queue_says_when_to_come_back() {
         assert_eq!((response.status, response.header("retry-after")), (status, Some("2")));
         assert!(response.json()["error"]["message"].as_str().unwrap().contains("try again later"));
     }
+}
+
+/// A body cut off or with a byte exchanged, anywhere: always an answer, and an error in the usual shape unless the
+/// body still makes sense, which the engine then refuses.
+#[tokio::test]
+async fn broken_bodies_get_proper_answers() {
+    let mut service = Service::start(ApiConfig::default());
+    let (address, mut calls) = (service.address, std::mem::replace(&mut service.played.calls, closed()));
+    tokio::spawn(async move { while calls.recv().await.is_some() {} });
+    let body = json!({
+        "messages": [{ "role": "user", "content": [{ "type": "text", "text": "a\u{e9}" }] }],
+        "n": 2, "logit_bias": { "5": 1.5 }, "stop": ["s"], "seed": -7, "stream_options": { "include_usage": true },
+    });
+    let body = body.to_string();
+    let cuts = body.char_indices().map(|(end, _)| body[..end].to_owned());
+    let exchanges = body.char_indices().filter(|(_, character)| character.is_ascii()).flat_map(|(place, _)| {
+        let exchange = |with: &str| format!("{}{with}{}", &body[..place], &body[place + 1..]);
+        ["\0", "\"", "9", "}", "[", "\\"].map(exchange)
+    });
+    for broken in cuts.chain(exchanges) {
+        let response = patient(Client::post(address, CHAT, &broken).await.response()).await;
+        assert!([400, 404, 503].contains(&response.status), "{broken}: {response:?}");
+        let message = &response.json()["error"]["message"];
+        assert!(message.as_str().is_some_and(|message| !message.is_empty()), "{broken}: {response:?}");
+    }
+}
+
+fn closed<T>() -> tokio::sync::mpsc::Receiver<T> {
+    tokio::sync::mpsc::channel(1).1
 }

@@ -3,6 +3,8 @@
 use paceline_proto::{PageId, SessionId};
 
 use super::Coordinator;
+use super::running::Running;
+use crate::pages::PageTable;
 
 /// Figures for metrics. Counts run from the program's start, through all epochs.
 #[derive(Debug, Clone, PartialEq)]
@@ -39,8 +41,8 @@ pub struct Status {
     pub broken: Option<String>,
 }
 
-/// Who holds what. [`invariants`](crate::invariants) says what must hold of it.
-#[derive(Debug, Clone, PartialEq, Eq)]
+/// Who holds how much. [`invariants`](crate::invariants) says what must hold of it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Accounts {
     /// Pages there are.
     pub pages: usize,
@@ -64,8 +66,12 @@ pub struct Accounts {
     pub awaited: usize,
     /// Running sessions that have a token and have not answered.
     pub unanswered: usize,
-    /// By running session: its pages, and how many more it was promised.
-    pub tables: Vec<(SessionId, Vec<PageId>, usize)>,
+    /// Running sessions.
+    pub running: usize,
+    /// Pages that they hold.
+    pub pages_held: usize,
+    /// Pages that they were promised on top of these.
+    pub pages_promised: usize,
 }
 
 #[derive(Debug, Default)]
@@ -100,11 +106,9 @@ impl Coordinator {
         }
     }
 
-    /// Who holds what.
+    /// Who holds how much.
     pub fn accounts(&self) -> Accounts {
-        let table = |(session, running): (&SessionId, &super::Running)| {
-            (*session, running.pages().pages().to_vec(), running.pages().reserved())
-        };
+        let tables = || self.running.values().map(Running::pages);
         Accounts {
             pages: self.pages.total(),
             pages_free: self.pages.free(),
@@ -117,7 +121,14 @@ impl Coordinator {
             queue: self.limits.queue,
             awaited: self.unanswered.len(),
             unanswered: self.running.values().filter(|running| running.unanswered_since().is_some()).count(),
-            tables: self.running.iter().map(table).collect(),
+            running: self.running.len(),
+            pages_held: tables().map(|table| table.pages().len()).sum(),
+            pages_promised: tables().map(PageTable::reserved).sum(),
         }
+    }
+
+    /// By running session: the pages it holds.
+    pub fn page_tables(&self) -> impl Iterator<Item = (SessionId, &[PageId])> {
+        self.running.iter().map(|(session, running)| (*session, running.pages().pages()))
     }
 }

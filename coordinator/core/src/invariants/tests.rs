@@ -22,20 +22,21 @@ fn balanced() -> Accounts {
         queue: 3,
         awaited: 1,
         unanswered: 1,
-        tables: vec![(session(1), vec![PageId(0), PageId(3)], 2), (session(2), vec![PageId(1)], 0)],
+        running: 2,
+        pages_held: 3,
+        pages_promised: 2,
     }
 }
 
 #[test]
 fn each_mistake_in_the_accounts_is_found() {
     type Mistake = (Invariant, fn(&mut Accounts));
-    let mistakes: [Mistake; 9] = [
+    let mistakes: [Mistake; 8] = [
         (Invariant::PagesBalance, |accounts| accounts.pages_free += 1), // freed twice
         (Invariant::PagesBalance, |accounts| accounts.pages_free -= 1), // lost
-        (Invariant::PageHeldOnce, |accounts| accounts.tables[1].1[0] = PageId(3)),
         (Invariant::ReservedPagesAreFree, |accounts| accounts.pages_reserved += 1),
         (Invariant::ReservedPagesAreFree, |accounts| {
-            accounts.tables[0].2 = 6;
+            accounts.pages_promised = 6;
             accounts.pages_reserved = 6;
         }),
         (Invariant::SlotsBalance, |accounts| accounts.slots_free += 1),
@@ -49,6 +50,17 @@ fn each_mistake_in_the_accounts_is_found() {
         mistake(&mut accounts);
         assert_eq!(accounts_balance(&accounts).map_err(|broken| broken.invariant), Err(invariant));
     }
+}
+
+#[test]
+fn a_page_held_twice_is_found() {
+    let held = |second: [PageId; 2]| {
+        let tables = [(session(1), &[PageId(0), PageId(3)][..]), (session(2), &second)];
+        pages_held_once(tables.into_iter()).map_err(|broken| broken.invariant)
+    };
+    assert_eq!(held([PageId(1), PageId(2)]), Ok(()));
+    assert_eq!(held([PageId(1), PageId(3)]), Err(Invariant::PageHeldOnce));
+    assert_eq!(held([PageId(2), PageId(2)]), Err(Invariant::PageHeldOnce));
 }
 
 fn open(number: u128, slot: u32) -> Operation {

@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use paceline_core::coordinator::{Action, Event};
-use paceline_core::invariants::{StepStream, accounts_balance};
+use paceline_core::invariants::{StepStream, accounts_balance, pages_held_once};
 use paceline_core::{Coordinator, Limits, Refusal, session};
 use paceline_proto::{Epoch, SessionId, Step, StepDone};
 use uuid::Uuid;
@@ -196,6 +196,7 @@ impl World {
         let mut actions = Vec::new();
         self.coordinator.on(event, now, &mut actions);
         assert_eq!(accounts_balance(&self.coordinator.accounts()), Ok(()));
+        assert_eq!(pages_held_once(self.coordinator.page_tables()), Ok(()));
         for action in actions {
             self.perform(action);
         }

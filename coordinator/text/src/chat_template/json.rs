@@ -13,6 +13,7 @@ pub(super) const MAX_DEPTH: usize = 128;
 const BYTES_PER_FUEL: u64 = 64;
 
 /// `tojson` as Hugging Face defines it: Python's `json.dumps` without escaping HTML or, by default, non-ASCII.
+#[expect(clippy::needless_pass_by_value, reason = "filters take their options by value")]
 pub(super) fn to_json(state: &State, value: &Value, options: Kwargs) -> Result<Value, Error> {
     let indent: Option<usize> = options.get("indent")?;
     let separators: Option<(String, String)> = match options.get::<Option<Value>>("separators")? {
@@ -56,9 +57,15 @@ struct JsonWriter {
 
 impl JsonWriter {
     fn write(&mut self, text: &str) -> Result<(), Error> {
-        let left = self.remaining.checked_sub(text.len() as u64);
-        self.remaining = left.ok_or_else(|| Error::from(ErrorKind::OutOfFuel))?;
+        self.spend(text.len() as u64)?;
         self.text.push_str(text);
+        Ok(())
+    }
+
+    /// A value costs a unit of fuel and its text by length: one list may stand in another very many times.
+    fn spend(&mut self, bytes: u64) -> Result<(), Error> {
+        let left = self.remaining.checked_sub(bytes);
+        self.remaining = left.ok_or_else(|| Error::from(ErrorKind::OutOfFuel))?;
         Ok(())
     }
 
@@ -66,6 +73,7 @@ impl JsonWriter {
         if depth > MAX_DEPTH {
             return Err(Error::new(ErrorKind::BadSerialization, "the value is nested too deep for JSON"));
         }
+        self.spend(BYTES_PER_FUEL)?;
         match value.kind() {
             ValueKind::None => self.write("null"),
             ValueKind::Bool => self.write(if value.is_true() { "true" } else { "false" }),

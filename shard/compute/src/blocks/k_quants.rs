@@ -56,12 +56,15 @@ pub(super) fn q6_k(bytes: &[u8]) -> Block {
     for half in 0..2 {
         let low = &bytes[64 * half..][..64];
         let high = &bytes[128 + 32 * half..][..32];
-        for (i, code) in block.codes[128 * half..][..128].iter_mut().enumerate() {
-            // Quarters of 32: low nibbles of both halves of `low`, then their high nibbles.
-            let (quarter, l) = (i / 32, i % 32);
-            let low_bits = (low[i % 64] >> (4 * (quarter / 2))) & 15;
-            let high_bits = (high[l] >> (2 * quarter)) & 3;
-            *code = low_bits | (high_bits << 4);
+        // Quarters of 32: low nibbles of both halves of `low`, then their high nibbles.
+        for quarter in 0..4 {
+            let low = &low[32 * (quarter % 2)..][..32];
+            let codes = &mut block.codes[128 * half + 32 * quarter..][..32];
+            for ((code, low), high) in codes.iter_mut().zip(low).zip(high) {
+                let low_bits = (low >> (4 * (quarter / 2))) & 15;
+                let high_bits = (high >> (2 * quarter)) & 3;
+                *code = low_bits | (high_bits << 4);
+            }
         }
     }
     block
@@ -69,24 +72,30 @@ pub(super) fn q6_k(bytes: &[u8]) -> Block {
 
 /// In each half, 32 bytes hold 128 values: first the lowest two bits of every byte, then the next.
 fn read_two_bits(bytes: &[u8], codes: &mut [u8]) {
-    for (i, code) in codes.iter_mut().enumerate() {
-        let (half, shift, l) = (i / 128, 2 * (i % 128 / 32), i % 32);
-        *code = (bytes[32 * half + l] >> shift) & 3;
+    for (part, codes) in codes.chunks_exact_mut(32).enumerate() {
+        let (half, shift) = (part / 4, 2 * (part % 4));
+        for (code, byte) in codes.iter_mut().zip(&bytes[32 * half..][..32]) {
+            *code = (byte >> shift) & 3;
+        }
     }
 }
 
 /// Every 32 bytes hold 64 values: first the low nibbles, then the high ones.
 fn read_nibble_pairs(bytes: &[u8], codes: &mut [u8]) {
-    for (i, code) in codes.iter_mut().enumerate() {
-        let (pair, shift, l) = (i / 64, 4 * (i % 64 / 32), i % 32);
-        *code = (bytes[32 * pair + l] >> shift) & 15;
+    for (part, codes) in codes.chunks_exact_mut(32).enumerate() {
+        let (pair, shift) = (part / 2, 4 * (part % 2));
+        for (code, byte) in codes.iter_mut().zip(&bytes[32 * pair..][..32]) {
+            *code = (byte >> shift) & 15;
+        }
     }
 }
 
 /// Bit `i / 32` of byte `i % 32` is bit `position` of value `i`.
 fn add_bit_planes(bytes: &[u8], position: u32, codes: &mut [u8]) {
-    for (i, code) in codes.iter_mut().enumerate() {
-        *code |= ((bytes[i % 32] >> (i / 32)) & 1) << position;
+    for (plane, codes) in codes.chunks_exact_mut(32).enumerate() {
+        for (code, byte) in codes.iter_mut().zip(bytes) {
+            *code |= ((byte >> plane) & 1) << position;
+        }
     }
 }
 
@@ -99,10 +108,7 @@ fn read_six_bit_factors(bytes: &[u8], block: &mut Block) {
             let low = bytes[part + 4];
             let scale_high = bytes[part - 4] >> 6;
             let minimum_high = bytes[part] >> 6;
-            (
-                (low & 15) | (scale_high << 4),
-                (low >> 4) | (minimum_high << 4),
-            )
+            ((low & 15) | (scale_high << 4), (low >> 4) | (minimum_high << 4))
         };
         block.scale_factors[2 * part..][..2].fill(scale.cast_signed());
         block.minimum_factors[2 * part..][..2].fill(minimum);

@@ -4,9 +4,7 @@ use super::legacy::read_nibbles;
 use super::{Block, f16_at};
 
 /// What the codes of IQ4_NL and IQ4_XS stand for.
-pub const NONLINEAR_INTEGERS: [i8; 16] = [
-    -127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113,
-];
+pub const NONLINEAR_INTEGERS: [i8; 16] = [-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113];
 
 /// What the codes of MXFP4 stand for: twice the values of the E2M1 float.
 pub const MXFP4_INTEGERS: [i8; 16] = [0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12];

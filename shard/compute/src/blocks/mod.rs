@@ -110,16 +110,8 @@ const fn code_offset(kind: TensorType) -> i32 {
 /// # Panics
 /// If `values` is not a whole number of blocks, or `bytes` has another number of blocks.
 pub fn dequantize_row(kind: TensorType, bytes: &[u8], values: &mut [f32]) {
-    assert_eq!(
-        values.len() % kind.block_len(),
-        0,
-        "values in whole {kind} blocks"
-    );
-    assert_eq!(
-        bytes.len(),
-        kind.bytes_for(values.len()),
-        "bytes of {kind} values"
-    );
+    assert_eq!(values.len() % kind.block_len(), 0, "values in whole {kind} blocks");
+    assert_eq!(bytes.len(), kind.bytes_for(values.len()), "bytes of {kind} values");
     match kind {
         TensorType::F32 => floats::from_f32(bytes, values),
         TensorType::F16 => floats::from_f16(bytes, values),

@@ -12,10 +12,7 @@ const VALUES: usize = 1024;
 #[test]
 fn values_equal_the_reference() {
     let mut rest = DEQUANTIZED;
-    for kind in TensorType::ALL
-        .into_iter()
-        .filter(|&kind| kind != TensorType::F32)
-    {
+    for kind in TensorType::ALL.into_iter().filter(|&kind| kind != TensorType::F32) {
         let (stored, behind) = rest.split_at(kind.bytes_for(VALUES));
         let (expected, behind) = behind.split_at(TensorType::F32.bytes_for(VALUES));
         rest = behind;

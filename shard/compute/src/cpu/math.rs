@@ -12,13 +12,7 @@ const LN_2_HIGH: f32 = 0.693_359_4;
 const LN_2_LOW: f32 = -2.121_944_4e-4;
 
 /// `exp(r) ≈ 1 + r + r² · (c0 + c1 r + …)` for `|r| ≤ ln 2 / 2`, to 2⁻²⁸ of the value.
-const EXP_COEFFICIENTS: [f32; 5] = [
-    0.499_999_94,
-    0.166_665_21,
-    0.041_668_39,
-    0.008_368_745,
-    0.001_381_454,
-];
+const EXP_COEFFICIENTS: [f32; 5] = [0.499_999_94, 0.166_665_21, 0.041_668_39, 0.008_368_745, 0.001_381_454];
 
 /// Exponential to two units in the last place; zero below −86.6 (where exact results are under
 /// 2.5e-38), infinity above the largest float, NaN for NaN.
@@ -127,10 +121,7 @@ mod tests {
             let found = isa.run(Apply(function, lanes));
             for (found, expected) in found.into_iter().zip(expected) {
                 let same_nan = found.is_nan() && expected.is_nan();
-                assert!(
-                    same_nan || found.to_bits() == expected.to_bits(),
-                    "{function:?} on {isa}"
-                );
+                assert!(same_nan || found.to_bits() == expected.to_bits(), "{function:?} on {isa}");
             }
         }
     }

@@ -26,10 +26,7 @@ pub struct QuantizedBlock {
 /// If `values` does not fill `blocks` exactly.
 pub fn quantize(isa: Isa, values: &[f32], blocks: &mut [QuantizedBlock]) {
     let (values, rest) = values.as_chunks();
-    assert!(
-        rest.is_empty(),
-        "activations come in blocks of {INPUT_BLOCK}"
-    );
+    assert!(rest.is_empty(), "activations come in blocks of {INPUT_BLOCK}");
     assert_eq!(values.len(), blocks.len(), "blocks of activations");
     isa.run(Quantize { values, blocks });
 }
@@ -57,26 +54,15 @@ fn quantize_block<S: Simd>(s: S, values: &[f32; INPUT_BLOCK], block: &mut Quanti
     let largest = s.reduce_max(s.max(s.abs(first), s.abs(last)));
     // Zero, or NaN if any value is not finite.
     let poison = s.reduce_sum(s.add(s.mul(first, s.zero()), s.mul(last, s.zero())));
-    let inverse = if largest > 0.0 {
-        s.splat(127.0 / largest)
-    } else {
-        s.zero()
-    };
+    let inverse = if largest > 0.0 { s.splat(127.0 / largest) } else { s.zero() };
 
-    let integers = [
-        s.to_i32(s.mul(first, inverse)),
-        s.to_i32(s.mul(last, inverse)),
-    ];
+    let integers = [s.to_i32(s.mul(first, inverse)), s.to_i32(s.mul(last, inverse))];
     let mut bytes = [[0; LANES]; 2];
     for half in 0..2 {
         s.store_i8(integers[half], &mut bytes[half]);
         block.sums[half] = s.reduce_sum_i32(s.load_i8(&bytes[half]));
     }
-    for (group, values) in block
-        .values
-        .iter_mut()
-        .zip(bytes.as_flattened().as_chunks().0)
-    {
+    for (group, values) in block.values.iter_mut().zip(bytes.as_flattened().as_chunks().0) {
         *group = *values;
     }
     block.scale = largest / 127.0 + poison;

@@ -32,10 +32,15 @@ pub(super) trait Codes: 'static {
 
 /// Stores the low `BITS` bits of one row's codes into a field.
 fn store_field<const BITS: usize>(field: &mut [Vector; BITS], lane: usize, codes: [u8; 32]) {
-    for (column, code) in codes.into_iter().enumerate() {
-        let (group, byte) = (column / 4, 4 * lane + column % 4);
-        let shift = BITS * (group / BITS);
-        field[group % BITS][byte] |= (code & (0xff >> (8 - BITS))) << shift;
+    let (groups, _) = codes.as_chunks();
+    let mask = u32::from_le_bytes([0xff >> (8 - BITS); 4]);
+    for (index, vector) in field.iter_mut().enumerate() {
+        let mut bytes = 0;
+        for place in 0..8 / BITS {
+            let group = u32::from_le_bytes(groups[index + BITS * place]);
+            bytes |= (group & mask) << (BITS * place);
+        }
+        vector[4 * lane..][..4].copy_from_slice(&bytes.to_le_bytes());
     }
 }
 
@@ -121,11 +126,7 @@ impl Codes for ThreeBits {
         let mut low = [*first, *second];
         store_field(&mut low, lane, *codes);
         [*first, *second] = low;
-        store_field(
-            std::array::from_mut(third),
-            lane,
-            codes.map(|code| code >> 2),
-        );
+        store_field(std::array::from_mut(third), lane, codes.map(|code| code >> 2));
     }
 
     #[inline(always)]
@@ -264,10 +265,7 @@ const fn raised(integers: [i8; 16], offset: i32) -> [u8; 16] {
     let mut i = 0;
     while i < 16 {
         let raised = integers[i] as i32 + offset;
-        assert!(
-            0 <= raised && raised <= 255,
-            "the offset makes every integer a byte"
-        );
+        assert!(0 <= raised && raised <= 255, "the offset makes every integer a byte");
         bytes[i] = raised as u8;
         i += 1;
     }

@@ -33,18 +33,9 @@ pub(super) struct Job<'a, 'o> {
 /// If the weight is quantized.
 pub(super) fn multiply(isa: Isa, job: Job<'_, '_>) {
     match job.weight.kind() {
-        TensorType::F32 => isa.run(OfType::<f32> {
-            job,
-            element: PhantomData,
-        }),
-        TensorType::F16 => isa.run(OfType::<f16> {
-            job,
-            element: PhantomData,
-        }),
-        TensorType::BF16 => isa.run(OfType::<bf16> {
-            job,
-            element: PhantomData,
-        }),
+        TensorType::F32 => isa.run(OfType::<f32> { job, element: PhantomData }),
+        TensorType::F16 => isa.run(OfType::<f16> { job, element: PhantomData }),
+        TensorType::BF16 => isa.run(OfType::<bf16> { job, element: PhantomData }),
         kind => panic!("{kind} is not a float type"),
     }
 }

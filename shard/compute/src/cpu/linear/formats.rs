@@ -4,13 +4,9 @@
 
 use paceline_gguf::TensorType;
 
-use super::codes::{
-    Codes, EightBits, FiveBits, FourBits, Lookup, Mxfp4, Nonlinear, SixBits, ThreeBits, TwoBits,
-};
+use super::codes::{Codes, EightBits, FiveBits, FourBits, Lookup, Mxfp4, Nonlinear, SixBits, ThreeBits, TwoBits};
 use super::memory::Plain;
-use super::scales::{
-    Affine, Halved, HalvedAffine, Nested, NestedAffine, PowerOfTwo, Scales, Single,
-};
+use super::scales::{Affine, Halved, HalvedAffine, Nested, NestedAffine, PowerOfTwo, Scales, Single};
 use crate::blocks::Block;
 
 /// The packing of a quantized type.

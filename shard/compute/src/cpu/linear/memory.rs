@@ -22,15 +22,9 @@ unsafe impl Sync for PanelMemory {}
 impl PanelMemory {
     pub(super) fn zeroed(bytes: usize) -> Result<Self> {
         if bytes == 0 {
-            return Ok(Self {
-                start: NonNull::<Aligned>::dangling().cast(),
-                bytes,
-            });
+            return Ok(Self { start: NonNull::<Aligned>::dangling().cast(), bytes });
         }
-        let out_of_memory = Error::OutOfMemory {
-            what: "packed weights",
-            bytes: bytes as u64,
-        };
+        let out_of_memory = Error::OutOfMemory { what: "packed weights", bytes: bytes as u64 };
         let start = allocate(bytes).ok_or(out_of_memory)?;
         Ok(Self { start, bytes })
     }
@@ -146,8 +140,5 @@ pub(super) fn cast_mut<T: Plain>(bytes: &mut [u8]) -> &mut [T] {
 
 fn check_cast<T>(bytes: &[u8]) {
     assert_eq!(bytes.len() % size_of::<T>(), 0, "a whole number of values");
-    assert!(
-        bytes.as_ptr().cast::<T>().is_aligned(),
-        "values are aligned"
-    );
+    assert!(bytes.as_ptr().cast::<T>().is_aligned(), "values are aligned");
 }

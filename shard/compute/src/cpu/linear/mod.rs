@@ -60,42 +60,20 @@ pub fn linear(
     rows: Rows<'_>,
     output: &mut OutputRows<'_>,
 ) {
-    assert!(
-        panels.end <= weight.panels(),
-        "panels {panels:?} of {}",
-        weight.panels()
-    );
-    assert!(
-        weight.rows() <= output.columns(),
-        "{} columns of output",
-        output.columns()
-    );
+    assert!(panels.end <= weight.panels(), "panels {panels:?} of {}", weight.panels());
+    assert!(weight.rows() <= output.columns(), "{} columns of output", output.columns());
     if panels.is_empty() {
         return;
     }
     match (weight.kind(), input) {
         (TensorType::F32 | TensorType::F16 | TensorType::BF16, Input::Float(values)) => {
             rows.check(values.len(), weight.columns(), output.rows());
-            let job = floats::Job {
-                weight,
-                matrix,
-                panels,
-                values,
-                rows,
-                output,
-            };
+            let job = floats::Job { weight, matrix, panels, values, rows, output };
             floats::multiply(isa, job);
         }
         (kind, Input::Quantized(blocks)) if weight.needs_quantized_input() => {
             rows.check(blocks.len(), weight.columns() / INPUT_BLOCK, output.rows());
-            let job = quantized::Job {
-                weight,
-                matrix,
-                panels,
-                blocks,
-                rows,
-                output,
-            };
+            let job = quantized::Job { weight, matrix, panels, blocks, rows, output };
             formats::with_format(kind, quantized::Multiply { isa, job });
         }
         (kind, _) => panic!("the input is not of the kind that {kind} weights need"),

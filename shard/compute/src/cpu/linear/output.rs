@@ -1,9 +1,6 @@
 //! Where products go: rows of floats that several threads fill together.
 
-#![expect(
-    unsafe_code,
-    reason = "threads write disjoint columns of the same rows"
-)]
+#![expect(unsafe_code, reason = "threads write disjoint columns of the same rows")]
 
 use std::marker::PhantomData;
 
@@ -64,19 +61,11 @@ impl Rows<'_> {
         match self {
             Rows::First(count) => {
                 assert!(*count <= inputs, "{count} of {inputs} input rows");
-                assert!(
-                    *count <= output_rows,
-                    "{count} of {output_rows} output rows"
-                );
+                assert!(*count <= output_rows, "{count} of {output_rows} output rows");
             }
             Rows::Listed(pairs) => {
-                let exist = |pair: &RowPair| {
-                    (pair.input as usize) < inputs && (pair.output as usize) < output_rows
-                };
-                assert!(
-                    pairs.iter().all(exist),
-                    "{inputs} input and {output_rows} output rows"
-                );
+                let exist = |pair: &RowPair| (pair.input as usize) < inputs && (pair.output as usize) < output_rows;
+                assert!(pairs.iter().all(exist), "{inputs} input and {output_rows} output rows");
             }
         }
     }
@@ -105,10 +94,7 @@ impl<'a> OutputRows<'a> {
     /// # Panics
     /// If `values` is not a whole number of rows.
     pub fn new(values: &'a mut [f32], columns: usize, accumulate: bool) -> Self {
-        assert!(
-            columns > 0 && values.len().is_multiple_of(columns),
-            "whole rows of {columns} values"
-        );
+        assert!(columns > 0 && values.len().is_multiple_of(columns), "whole rows of {columns} values");
         let rows = values.len() / columns;
         // SAFETY: the slice is borrowed for as long as the result lives, and has all rows.
         unsafe { Self::from_raw(values.as_mut_ptr(), rows, columns, columns, accumulate) }
@@ -120,22 +106,9 @@ impl<'a> OutputRows<'a> {
     /// For as long as the result lives, all rows must be valid for reads and writes, and nothing else
     /// may touch the elements that are written through it: the columns of the panels given to
     /// [`linear`](super::linear), in the rows given to it.
-    pub unsafe fn from_raw(
-        start: *mut f32,
-        rows: usize,
-        columns: usize,
-        stride: usize,
-        accumulate: bool,
-    ) -> Self {
+    pub unsafe fn from_raw(start: *mut f32, rows: usize, columns: usize, stride: usize, accumulate: bool) -> Self {
         assert!(columns <= stride || rows <= 1, "rows overlap");
-        Self {
-            start,
-            rows,
-            columns,
-            stride,
-            accumulate,
-            lifetime: PhantomData,
-        }
+        Self { start, rows, columns, stride, accumulate, lifetime: PhantomData }
     }
 
     /// Floats per row.
@@ -150,37 +123,19 @@ impl<'a> OutputRows<'a> {
 
     /// Writes (or adds) one panel's products to columns `first_column..` of a row, `count` of them.
     #[inline(always)]
-    pub(super) fn put<S: Simd>(
-        &mut self,
-        s: S,
-        row: usize,
-        first_column: usize,
-        count: usize,
-        products: S::F,
-    ) {
-        assert!(
-            row < self.rows && first_column + count <= self.columns,
-            "inside the output"
-        );
+    pub(super) fn put<S: Simd>(&mut self, s: S, row: usize, first_column: usize, count: usize, products: S::F) {
+        assert!(row < self.rows && first_column + count <= self.columns, "inside the output");
         // SAFETY: the row and the columns exist, and no one else touches them now.
         let lanes = unsafe {
             let start = self.start.add(row * self.stride + first_column);
             std::slice::from_raw_parts_mut(start, count)
         };
         if let Some(lanes) = lanes.first_chunk_mut::<PANEL_ROWS>() {
-            let sums = if self.accumulate {
-                s.add(s.load(lanes), products)
-            } else {
-                products
-            };
+            let sums = if self.accumulate { s.add(s.load(lanes), products) } else { products };
             s.store(sums, lanes);
         } else {
             let old = s.load_partial(lanes);
-            let sums = if self.accumulate {
-                s.add(old, products)
-            } else {
-                products
-            };
+            let sums = if self.accumulate { s.add(old, products) } else { products };
             s.store_partial(sums, lanes);
         }
     }

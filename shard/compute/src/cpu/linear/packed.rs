@@ -34,31 +34,15 @@ impl PackedWeight {
     pub fn zeroed(kind: TensorType, matrices: usize, rows: usize, columns: usize) -> Result<Self> {
         let block = kind.block_len();
         if !columns.is_multiple_of(block) {
-            return Err(Error::PartialBlock {
-                kind,
-                columns,
-                block,
-            });
+            return Err(Error::PartialBlock { kind, columns, block });
         }
         let panel_bytes = (columns / block).checked_mul(packed_block_bytes(kind));
         let panels = rows.div_ceil(PANEL_ROWS).checked_mul(matrices);
-        let bytes = panel_bytes
-            .zip(panels)
-            .and_then(|(bytes, panels)| bytes.checked_mul(panels));
-        let too_many = Error::OutOfMemory {
-            what: "packed weights",
-            bytes: u64::MAX,
-        };
+        let bytes = panel_bytes.zip(panels).and_then(|(bytes, panels)| bytes.checked_mul(panels));
+        let too_many = Error::OutOfMemory { what: "packed weights", bytes: u64::MAX };
         let memory = PanelMemory::zeroed(bytes.ok_or(too_many)?)?;
         let panel_bytes = panel_bytes.unwrap_or(0);
-        Ok(Self {
-            kind,
-            matrices,
-            rows,
-            columns,
-            panel_bytes,
-            memory,
-        })
+        Ok(Self { kind, matrices, rows, columns, panel_bytes, memory })
     }
 
     /// Packs one matrix of `(rows, columns)` values, given as in a model file.
@@ -88,11 +72,7 @@ impl PackedWeight {
         };
         let part_bytes = (panels_per_part * self.panel_bytes).max(1);
         let parts = self.memory.as_mut_slice().chunks_mut(part_bytes);
-        parts.enumerate().map(move |(index, memory)| PanelsMut {
-            source,
-            first: index * panels_per_part,
-            memory,
-        })
+        parts.enumerate().map(move |(index, memory)| PanelsMut { source, first: index * panels_per_part, memory })
     }
 
     /// The type it was packed from.
@@ -138,10 +118,7 @@ impl PackedWeight {
     /// One panel of one matrix.
     #[inline(always)]
     pub(super) fn panel<T: Plain>(&self, matrix: usize, panel: usize) -> &[T] {
-        assert!(
-            matrix < self.matrices && panel < self.panels(),
-            "the panel exists"
-        );
+        assert!(matrix < self.matrices && panel < self.panels(), "the panel exists");
         let start = (matrix * self.panels() + panel) * self.panel_bytes;
         cast(&self.memory.as_slice()[start..start + self.panel_bytes])
     }
@@ -174,13 +151,7 @@ impl Source {
         if found == expected {
             return Ok(());
         }
-        Err(Error::WrongLength {
-            kind: self.kind,
-            rows,
-            columns: self.columns,
-            expected,
-            found,
-        })
+        Err(Error::WrongLength { kind: self.kind, rows, columns: self.columns, expected, found })
     }
 }
 

@@ -49,10 +49,7 @@ impl WithFormat for Multiply<'_, '_> {
     type Output = ();
 
     fn call<F: Format>(self) {
-        self.isa.run(InFormat::<F> {
-            job: self.job,
-            format: std::marker::PhantomData,
-        });
+        self.isa.run(InFormat::<F> { job: self.job, format: std::marker::PhantomData });
     }
 }
 
@@ -150,9 +147,7 @@ fn multiply<S: Simd, F: Format, const ROWS: usize>(
 /// Asks for the part that will be needed some time later.
 #[inline(always)]
 fn prefetch<S: Simd, F: Format>(s: S, part: &Part<F>) {
-    let ahead = std::ptr::from_ref(part)
-        .cast::<u8>()
-        .wrapping_add(PREFETCH_BYTES);
+    let ahead = std::ptr::from_ref(part).cast::<u8>().wrapping_add(PREFETCH_BYTES);
     for line in 0..size_of::<Part<F>>().div_ceil(64) {
         s.prefetch(ahead.wrapping_add(64 * line));
     }
@@ -206,19 +201,10 @@ impl<S: Simd> Weights<S> {
 
     /// The exact dot product over some groups of columns, whose activations sum to `input_sum`.
     #[inline(always)]
-    fn dot<F: Format>(
-        &self,
-        s: S,
-        input: &QuantizedBlock,
-        first: usize,
-        count: usize,
-        input_sum: i32,
-    ) -> S::I {
+    fn dot<F: Format>(&self, s: S, input: &QuantizedBlock, first: usize, count: usize, input_sum: i32) -> S::I {
         let mut dot = s.splat_i32(-F::OFFSET * input_sum);
         for group in first..first + count {
-            let values = s.splat_i32(i32::from_le_bytes(
-                input.values[group].map(i8::cast_unsigned),
-            ));
+            let values = s.splat_i32(i32::from_le_bytes(input.values[group].map(i8::cast_unsigned)));
             dot = if F::Codes::SMALL {
                 s.dot_u7(dot, self.codes[group], values)
             } else {

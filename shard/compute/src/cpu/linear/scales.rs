@@ -251,10 +251,7 @@ impl Scales for HalvedAffine {
         let first = s.low_nibbles(s.load_i8(&factors[0]));
         let last = s.low_nibbles(s.load_i8(&factors[1]));
         let low_byte = s.splat_i32(0xff);
-        [
-            s.mul(scale, s.to_f32(s.and(first, low_byte))),
-            s.mul(scale, s.to_f32(s.and(last, low_byte))),
-        ]
+        [s.mul(scale, s.to_f32(s.and(first, low_byte))), s.mul(scale, s.to_f32(s.and(last, low_byte)))]
     }
 
     #[inline(always)]
@@ -263,10 +260,7 @@ impl Scales for HalvedAffine {
         let first = s.high_nibbles(s.load_i8(&factors[0]));
         let last = s.high_nibbles(s.load_i8(&factors[1]));
         let low_byte = s.splat_i32(0xff);
-        [
-            s.mul(minimum, s.to_f32(s.and(first, low_byte))),
-            s.mul(minimum, s.to_f32(s.and(last, low_byte))),
-        ]
+        [s.mul(minimum, s.to_f32(s.and(first, low_byte))), s.mul(minimum, s.to_f32(s.and(last, low_byte)))]
     }
 }
 

@@ -55,11 +55,7 @@ fn case() -> impl Strategy<Value = Case> {
     let kinds = proptest::sample::select(TensorType::ALL.to_vec());
     (kinds, 1usize..70, 1usize..4, 1usize..20, any::<u64>()).prop_map(
         |(kind, weight_rows, blocks, input_rows, seed)| {
-            let columns = if blocks::is_quantized(kind) {
-                kind.block_len() * blocks
-            } else {
-                1 + (seed % 77) as usize
-            };
+            let columns = if blocks::is_quantized(kind) { kind.block_len() * blocks } else { 1 + (seed % 77) as usize };
             let mut random = Random(seed | 1);
             let mut bytes = vec![0; weight_rows * kind.bytes_for(columns)];
             bytes.fill_with(|| random.next() as u8);
@@ -70,14 +66,7 @@ fn case() -> impl Strategy<Value = Case> {
             for (i, x) in input.iter_mut().enumerate() {
                 *x *= [1.0, 0.0, 100.0, 0.001][i / INPUT_BLOCK % 4];
             }
-            Case {
-                kind,
-                weight_rows,
-                columns,
-                bytes,
-                input_rows,
-                input,
-            }
+            Case { kind, weight_rows, columns, bytes, input_rows, input }
         },
     )
 }
@@ -115,24 +104,12 @@ impl Case {
         let input = self.as_input(&quantized);
         let mut products = vec![old; self.input_rows * self.weight_rows];
         let mut output = OutputRows::new(&mut products, self.weight_rows, accumulate);
-        linear(
-            isa,
-            &weight,
-            0,
-            0..weight.panels(),
-            input,
-            rows,
-            &mut output,
-        );
+        linear(isa, &weight, 0, 0..weight.panels(), input, rows, &mut output);
         products
     }
 
     fn as_input<'a>(&'a self, quantized: &'a [QuantizedBlock]) -> Input<'a> {
-        if blocks::is_quantized(self.kind) {
-            Input::Quantized(quantized)
-        } else {
-            Input::Float(&self.input)
-        }
+        if blocks::is_quantized(self.kind) { Input::Quantized(quantized) } else { Input::Float(&self.input) }
     }
 
     fn all(&self, isa: Isa) -> Vec<f32> {
@@ -147,11 +124,7 @@ impl Case {
         let quantized = self.quantized(Isa::Scalar);
         let values = quantized.iter().flat_map(|block| {
             let scale = f64::from(block.scale);
-            block
-                .values
-                .as_flattened()
-                .iter()
-                .map(move |&q| scale * f64::from(q))
+            block.values.as_flattened().iter().map(move |&q| scale * f64::from(q))
         });
         values.collect()
     }
@@ -163,10 +136,7 @@ impl Case {
         if !blocks::is_quantized(self.kind) {
             let mut values = vec![0.0; self.columns];
             dequantize_row(self.kind, bytes, &mut values);
-            return values
-                .into_iter()
-                .map(|w| (f64::from(w), f64::from(w.abs())))
-                .collect();
+            return values.into_iter().map(|w| (f64::from(w), f64::from(w.abs()))).collect();
         }
         let blocks = bytes.chunks_exact(self.kind.block_bytes());
         let values = blocks.flat_map(|bytes| {
@@ -241,10 +211,7 @@ fn is_available(isa: Isa) -> bool {
 
 fn check_row_alone(isa: Isa, case: &Case, row: usize) -> TestResult {
     let together = case.all(isa);
-    let pair = RowPair {
-        input: row as u32,
-        output: (case.input_rows - 1 - row) as u32,
-    };
+    let pair = RowPair { input: row as u32, output: (case.input_rows - 1 - row) as u32 };
     let alone = case.multiply(isa, Rows::Listed(&[pair]), 7.0, false);
     for (output, found) in alone.chunks_exact(case.weight_rows).enumerate() {
         if output == pair.output as usize {
@@ -268,15 +235,7 @@ fn check_split(isa: Isa, case: &Case, at: prop::sample::Index) -> TestResult {
     let rows = Rows::First(case.input_rows);
     let mut products = vec![0.5; case.input_rows * case.weight_rows];
     let mut output = OutputRows::new(&mut products, case.weight_rows, true);
-    linear(
-        isa,
-        &weight,
-        0,
-        at..weight.panels(),
-        input,
-        rows,
-        &mut output,
-    );
+    linear(isa, &weight, 0, at..weight.panels(), input, rows, &mut output);
     linear(isa, &weight, 0, 0..at, input, rows, &mut output);
     let expected: Vec<f32> = case.all(isa).into_iter().map(|x| 0.5 + x).collect();
     prop_assert_eq!(bits(&products), bits(&expected));
@@ -342,15 +301,7 @@ fn matrices_of_a_stack_are_independent() {
         let alone = PackedWeight::pack(kind, rows, columns, bytes).unwrap();
         let (mut found, mut expected) = ([0.0; 20], [0.0; 20]);
         let mut output = OutputRows::new(&mut found, rows, false);
-        linear(
-            isa,
-            &stack,
-            matrix,
-            0..2,
-            input,
-            Rows::First(1),
-            &mut output,
-        );
+        linear(isa, &stack, matrix, 0..2, input, Rows::First(1), &mut output);
         let mut output = OutputRows::new(&mut expected, rows, false);
         linear(isa, &alone, 0, 0..2, input, Rows::First(1), &mut output);
         assert_eq!(found, expected);
@@ -374,10 +325,7 @@ fn values_that_are_not_finite_make_nan() {
                 let mut output = OutputRows::new(&mut products, 2, false);
                 let (input, rows) = (Input::Quantized(&input), Rows::First(1));
                 linear(isa, &weight, 0, 0..1, input, rows, &mut output);
-                assert!(
-                    products.iter().all(|x| x.is_nan()),
-                    "{hostile} at {place} on {isa}"
-                );
+                assert!(products.iter().all(|x| x.is_nan()), "{hostile} at {place} on {isa}");
             }
         }
     }
@@ -395,21 +343,38 @@ fn tiny_activations_stay_finite() {
 #[test]
 fn wrong_shapes_are_errors() {
     let partial = PackedWeight::pack(TensorType::Q4K, 16, 128, &[0; 16 * 72]);
-    assert!(matches!(
-        partial,
-        Err(crate::Error::PartialBlock { columns: 128, .. })
-    ));
+    assert!(matches!(partial, Err(crate::Error::PartialBlock { columns: 128, .. })));
     let short = PackedWeight::pack(TensorType::Q8_0, 16, 32, &[0; 33]);
-    assert!(matches!(
-        short,
-        Err(crate::Error::WrongLength {
-            expected: 544,
-            found: 33,
-            ..
-        })
-    ));
+    assert!(matches!(short, Err(crate::Error::WrongLength { expected: 544, found: 33, .. })));
     let huge = PackedWeight::zeroed(TensorType::F32, usize::MAX, 1 << 20, 1 << 20);
     assert!(matches!(huge, Err(crate::Error::OutOfMemory { .. })));
     let empty = PackedWeight::pack(TensorType::Q8_0, 0, 32, &[]).unwrap();
     assert_eq!((empty.panels(), empty.bytes()), (0, 0));
+}
+
+/// Bits per weight in memory: what decoding has to read.
+#[test]
+fn panels_are_hardly_larger_than_the_file() {
+    let table = [
+        (TensorType::F32, 32.0),
+        (TensorType::F16, 16.0),
+        (TensorType::BF16, 16.0),
+        (TensorType::Q4_0, 4.5),
+        (TensorType::Q4_1, 5.0),
+        (TensorType::Q5_0, 5.5),
+        (TensorType::Q5_1, 6.0),
+        (TensorType::Q8_0, 8.5),
+        (TensorType::Q2K, 2.625),
+        (TensorType::Q3K, 3.5625),
+        (TensorType::Q4K, 4.625),
+        (TensorType::Q5K, 5.625),
+        (TensorType::Q6K, 6.5625),
+        (TensorType::Iq4Nl, 4.5),
+        (TensorType::Iq4Xs, 4.3125),
+        (TensorType::Mxfp4, 4.5),
+    ];
+    for (kind, bits) in table {
+        let weight = PackedWeight::zeroed(kind, 2, 32, 512).unwrap();
+        assert_eq!(weight.bytes() as f64 * 8.0, bits * (2 * 32 * 512) as f64, "{kind}");
+    }
 }

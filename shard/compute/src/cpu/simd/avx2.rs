@@ -68,10 +68,7 @@ impl Avx2 {
                 _mm256_and_si256(unsigned, low_bytes),
                 _mm256_srai_epi16::<8>(_mm256_slli_epi16::<8>(signed)),
             );
-            let odd = _mm256_madd_epi16(
-                _mm256_srli_epi16::<8>(unsigned),
-                _mm256_srai_epi16::<8>(signed),
-            );
+            let odd = _mm256_madd_epi16(_mm256_srli_epi16::<8>(unsigned), _mm256_srai_epi16::<8>(signed));
             _mm256_add_epi32(even, odd)
         })
     }
@@ -81,10 +78,7 @@ impl Avx2 {
     fn narrow(self, x: [__m256i; 2]) -> __m256i {
         instruction!({
             let low_half = _mm256_set1_epi32(0xffff);
-            let packed = _mm256_packus_epi32(
-                _mm256_and_si256(x[0], low_half),
-                _mm256_and_si256(x[1], low_half),
-            );
+            let packed = _mm256_packus_epi32(_mm256_and_si256(x[0], low_half), _mm256_and_si256(x[1], low_half));
             _mm256_permute4x64_epi64::<0b11_01_10_00>(packed)
         })
     }
@@ -109,10 +103,7 @@ impl Simd for Avx2 {
 
     #[inline(always)]
     fn load(self, from: &[f32; LANES]) -> Self::F {
-        memory!([
-            _mm256_loadu_ps(from.as_ptr()),
-            _mm256_loadu_ps(from.as_ptr().add(8))
-        ])
+        memory!([_mm256_loadu_ps(from.as_ptr()), _mm256_loadu_ps(from.as_ptr().add(8))])
     }
 
     #[inline(always)]
@@ -175,10 +166,7 @@ impl Simd for Avx2 {
 
     #[inline(always)]
     fn round(self, x: Self::F) -> Self::F {
-        instruction!([
-            _mm256_round_ps::<NEAREST>(x[0]),
-            _mm256_round_ps::<NEAREST>(x[1])
-        ])
+        instruction!([_mm256_round_ps::<NEAREST>(x[0]), _mm256_round_ps::<NEAREST>(x[1])])
     }
 
     #[inline(always)]
@@ -193,20 +181,14 @@ impl Simd for Avx2 {
 
     #[inline(always)]
     fn swap_pairs(self, x: Self::F) -> Self::F {
-        instruction!([
-            _mm256_permute_ps::<0b10_11_00_01>(x[0]),
-            _mm256_permute_ps::<0b10_11_00_01>(x[1])
-        ])
+        instruction!([_mm256_permute_ps::<0b10_11_00_01>(x[0]), _mm256_permute_ps::<0b10_11_00_01>(x[1])])
     }
 
     #[inline(always)]
     fn reduce_sum(self, x: Self::F) -> f32 {
         instruction!({
             let eight = _mm256_add_ps(x[0], x[1]);
-            let four = _mm_add_ps(
-                _mm256_castps256_ps128(eight),
-                _mm256_extractf128_ps::<1>(eight),
-            );
+            let four = _mm_add_ps(_mm256_castps256_ps128(eight), _mm256_extractf128_ps::<1>(eight));
             let two = _mm_add_ps(four, _mm_movehl_ps(four, four));
             _mm_cvtss_f32(_mm_add_ss(two, _mm_movehdup_ps(two)))
         })
@@ -216,10 +198,7 @@ impl Simd for Avx2 {
     fn reduce_max(self, x: Self::F) -> f32 {
         instruction!({
             let eight = _mm256_max_ps(x[0], x[1]);
-            let four = _mm_max_ps(
-                _mm256_castps256_ps128(eight),
-                _mm256_extractf128_ps::<1>(eight),
-            );
+            let four = _mm_max_ps(_mm256_castps256_ps128(eight), _mm256_extractf128_ps::<1>(eight));
             let two = _mm_max_ps(four, _mm_movehl_ps(four, four));
             _mm_cvtss_f32(_mm_max_ss(two, _mm_movehdup_ps(two)))
         })
@@ -227,26 +206,17 @@ impl Simd for Avx2 {
 
     #[inline(always)]
     fn lt(self, a: Self::F, b: Self::F) -> Self::M {
-        instruction!([
-            _mm256_cmp_ps::<_CMP_LT_OQ>(a[0], b[0]),
-            _mm256_cmp_ps::<_CMP_LT_OQ>(a[1], b[1])
-        ])
+        instruction!([_mm256_cmp_ps::<_CMP_LT_OQ>(a[0], b[0]), _mm256_cmp_ps::<_CMP_LT_OQ>(a[1], b[1])])
     }
 
     #[inline(always)]
     fn le(self, a: Self::F, b: Self::F) -> Self::M {
-        instruction!([
-            _mm256_cmp_ps::<_CMP_LE_OQ>(a[0], b[0]),
-            _mm256_cmp_ps::<_CMP_LE_OQ>(a[1], b[1])
-        ])
+        instruction!([_mm256_cmp_ps::<_CMP_LE_OQ>(a[0], b[0]), _mm256_cmp_ps::<_CMP_LE_OQ>(a[1], b[1])])
     }
 
     #[inline(always)]
     fn eq(self, a: Self::F, b: Self::F) -> Self::M {
-        instruction!([
-            _mm256_cmp_ps::<_CMP_EQ_OQ>(a[0], b[0]),
-            _mm256_cmp_ps::<_CMP_EQ_OQ>(a[1], b[1])
-        ])
+        instruction!([_mm256_cmp_ps::<_CMP_EQ_OQ>(a[0], b[0]), _mm256_cmp_ps::<_CMP_EQ_OQ>(a[1], b[1])])
     }
 
     #[inline(always)]
@@ -255,10 +225,7 @@ impl Simd for Avx2 {
             let count = _mm256_set1_epi32(count.min(LANES) as i32);
             let low = _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7);
             let high = _mm256_setr_epi32(8, 9, 10, 11, 12, 13, 14, 15);
-            [
-                _mm256_castsi256_ps(_mm256_cmpgt_epi32(count, low)),
-                _mm256_castsi256_ps(_mm256_cmpgt_epi32(count, high)),
-            ]
+            [_mm256_castsi256_ps(_mm256_cmpgt_epi32(count, low)), _mm256_castsi256_ps(_mm256_cmpgt_epi32(count, high))]
         })
     }
 
@@ -294,10 +261,7 @@ impl Simd for Avx2 {
 
     #[inline(always)]
     fn load_i32(self, from: &[i32; LANES]) -> Self::I {
-        memory!([
-            _mm256_loadu_si256(from.as_ptr().cast()),
-            _mm256_loadu_si256(from.as_ptr().add(8).cast())
-        ])
+        memory!([_mm256_loadu_si256(from.as_ptr().cast()), _mm256_loadu_si256(from.as_ptr().add(8).cast())])
     }
 
     #[inline(always)]
@@ -312,10 +276,7 @@ impl Simd for Avx2 {
     fn load_i8(self, from: &[i8; LANES]) -> Self::I {
         memory!({
             let bytes = _mm_loadu_si128(from.as_ptr().cast());
-            [
-                _mm256_cvtepi8_epi32(bytes),
-                _mm256_cvtepi8_epi32(_mm_srli_si128::<8>(bytes)),
-            ]
+            [_mm256_cvtepi8_epi32(bytes), _mm256_cvtepi8_epi32(_mm_srli_si128::<8>(bytes))]
         })
     }
 
@@ -324,10 +285,7 @@ impl Simd for Avx2 {
         memory!({
             let low_byte = _mm256_set1_epi16(0xff);
             let halves = _mm256_and_si256(self.narrow(x), low_byte);
-            let bytes = _mm_packus_epi16(
-                _mm256_castsi256_si128(halves),
-                _mm256_extracti128_si256::<1>(halves),
-            );
+            let bytes = _mm_packus_epi16(_mm256_castsi256_si128(halves), _mm256_extracti128_si256::<1>(halves));
             _mm_storeu_si128(to.as_mut_ptr().cast(), bytes);
         });
     }
@@ -396,10 +354,7 @@ impl Simd for Avx2 {
 
     #[inline(always)]
     fn load_bytes(self, from: &[u8; 4 * LANES]) -> Self::I {
-        memory!([
-            _mm256_loadu_si256(from.as_ptr().cast()),
-            _mm256_loadu_si256(from.as_ptr().add(32).cast())
-        ])
+        memory!([_mm256_loadu_si256(from.as_ptr().cast()), _mm256_loadu_si256(from.as_ptr().add(32).cast())])
     }
 
     #[inline(always)]
@@ -417,9 +372,7 @@ impl Simd for Avx2 {
 
     #[inline(always)]
     fn table(self, bytes: &[u8; 16]) -> Self::I {
-        let table = memory!(_mm256_broadcastsi128_si256(_mm_loadu_si128(
-            bytes.as_ptr().cast()
-        )));
+        let table = memory!(_mm256_broadcastsi128_si256(_mm_loadu_si128(bytes.as_ptr().cast())));
         [table; 2]
     }
 
@@ -430,10 +383,7 @@ impl Simd for Avx2 {
 
     #[inline(always)]
     fn dot_u8(self, sum: Self::I, unsigned: Self::I, signed: Self::I) -> Self::I {
-        let dots = [
-            self.dot_half(unsigned[0], signed[0]),
-            self.dot_half(unsigned[1], signed[1]),
-        ];
+        let dots = [self.dot_half(unsigned[0], signed[0]), self.dot_half(unsigned[1], signed[1])];
         self.add_i32(sum, dots)
     }
 

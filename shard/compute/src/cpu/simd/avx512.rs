@@ -92,10 +92,7 @@ impl Simd for Avx512 {
 
     #[inline(always)]
     fn store_f16(self, x: Self::F, to: &mut [f16; LANES]) {
-        memory!(_mm256_storeu_si256(
-            to.as_mut_ptr().cast(),
-            _mm512_cvtps_ph::<NEAREST>(x)
-        ));
+        memory!(_mm256_storeu_si256(to.as_mut_ptr().cast(), _mm512_cvtps_ph::<NEAREST>(x)));
     }
 
     #[inline(always)]
@@ -153,10 +150,7 @@ impl Simd for Avx512 {
         let (low, high) = self.halves(x);
         instruction!({
             let eight = _mm256_add_ps(low, high);
-            let four = _mm_add_ps(
-                _mm256_castps256_ps128(eight),
-                _mm256_extractf128_ps::<1>(eight),
-            );
+            let four = _mm_add_ps(_mm256_castps256_ps128(eight), _mm256_extractf128_ps::<1>(eight));
             let two = _mm_add_ps(four, _mm_movehl_ps(four, four));
             _mm_cvtss_f32(_mm_add_ss(two, _mm_movehdup_ps(two)))
         })
@@ -167,10 +161,7 @@ impl Simd for Avx512 {
         let (low, high) = self.halves(x);
         instruction!({
             let eight = _mm256_max_ps(low, high);
-            let four = _mm_max_ps(
-                _mm256_castps256_ps128(eight),
-                _mm256_extractf128_ps::<1>(eight),
-            );
+            let four = _mm_max_ps(_mm256_castps256_ps128(eight), _mm256_extractf128_ps::<1>(eight));
             let two = _mm_max_ps(four, _mm_movehl_ps(four, four));
             _mm_cvtss_f32(_mm_max_ss(two, _mm_movehdup_ps(two)))
         })
@@ -243,25 +234,17 @@ impl Simd for Avx512 {
 
     #[inline(always)]
     fn store_i8(self, x: Self::I, to: &mut [i8; LANES]) {
-        memory!(_mm_storeu_si128(
-            to.as_mut_ptr().cast(),
-            _mm512_cvtepi32_epi8(x)
-        ));
+        memory!(_mm_storeu_si128(to.as_mut_ptr().cast(), _mm512_cvtepi32_epi8(x)));
     }
 
     #[inline(always)]
     fn load_u16(self, from: &[u16; LANES]) -> Self::I {
-        memory!(_mm512_cvtepu16_epi32(_mm256_loadu_si256(
-            from.as_ptr().cast()
-        )))
+        memory!(_mm512_cvtepu16_epi32(_mm256_loadu_si256(from.as_ptr().cast())))
     }
 
     #[inline(always)]
     fn store_u16(self, x: Self::I, to: &mut [u16; LANES]) {
-        memory!(_mm256_storeu_si256(
-            to.as_mut_ptr().cast(),
-            _mm512_cvtepi32_epi16(x)
-        ));
+        memory!(_mm256_storeu_si256(to.as_mut_ptr().cast(), _mm512_cvtepi32_epi16(x)));
     }
 
     #[inline(always)]
@@ -326,9 +309,7 @@ impl Simd for Avx512 {
 
     #[inline(always)]
     fn table(self, bytes: &[u8; 16]) -> Self::I {
-        memory!(_mm512_broadcast_i32x4(_mm_loadu_si128(
-            bytes.as_ptr().cast()
-        )))
+        memory!(_mm512_broadcast_i32x4(_mm_loadu_si128(bytes.as_ptr().cast())))
     }
 
     #[inline(always)]

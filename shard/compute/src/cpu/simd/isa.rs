@@ -68,9 +68,7 @@ impl Isa {
         match self {
             Isa::Scalar => Scalar::new().vectorize(kernel),
             Isa::Avx2 => Avx2::new().expect("the host has AVX2").vectorize(kernel),
-            Isa::Avx512 => Avx512::new()
-                .expect("the host has AVX-512")
-                .vectorize(kernel),
+            Isa::Avx512 => Avx512::new().expect("the host has AVX-512").vectorize(kernel),
         }
     }
 

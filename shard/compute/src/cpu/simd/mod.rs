@@ -238,11 +238,7 @@ pub trait Simd: Copy + Send + Sync + 'static {
         let rounded = self.add_i32(self.add_i32(bits, odd), self.splat_i32(0x7fff));
         let quiet_nan = self.or(bits, self.splat_i32(0x0040_0000));
         let is_number = self.eq(x, x);
-        let chosen = self.select(
-            is_number,
-            self.with_bits(rounded),
-            self.with_bits(quiet_nan),
-        );
+        let chosen = self.select(is_number, self.with_bits(rounded), self.with_bits(quiet_nan));
         let mut halves = [0; LANES];
         self.store_u16(self.shr::<16>(self.to_bits(chosen)), &mut halves);
         for (value, half) in to.iter_mut().zip(halves) {

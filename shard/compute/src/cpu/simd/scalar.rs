@@ -1,9 +1,6 @@
 //! The definition of every operation, in plain code for any host.
 
-#![expect(
-    unsafe_code,
-    reason = "fused multiply-add is a library call unless the compiler may use the instruction"
-)]
+#![expect(unsafe_code, reason = "fused multiply-add is a library call unless the compiler may use the instruction")]
 
 use std::array::from_fn;
 
@@ -338,11 +335,7 @@ impl Simd for Scalar {
 
     #[inline(always)]
     fn dot_u7(self, sum: Self::I, unsigned: Self::I, signed: Self::I) -> Self::I {
-        debug_assert!(
-            unsigned
-                .iter()
-                .all(|group| group & i32::from_ne_bytes([0x80; 4]) == 0)
-        );
+        debug_assert!(unsigned.iter().all(|group| group & i32::from_ne_bytes([0x80; 4]) == 0));
         self.dot_u8(sum, unsigned, signed)
     }
 

@@ -63,10 +63,7 @@ impl Kernel for FloatOperations<'_> {
         results.floats("first_lanes", s.to_array(s.select(first, a, c)));
         let ordered = s.to_array(a);
         let mut lanes = [0.0; LANES];
-        s.store_partial(
-            s.load_partial(&ordered[..self.0.count]),
-            &mut lanes[..self.0.count],
-        );
+        s.store_partial(s.load_partial(&ordered[..self.0.count]), &mut lanes[..self.0.count]);
         results.floats("partial", lanes);
         results
     }
