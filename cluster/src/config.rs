@@ -1,5 +1,5 @@
-//! `--config FILE.toml`: every key is a flag without its dashes. The file's flags are put before those of the
-//! command line, so that the latter win and both pass the same checks.
+//! `--config FILE.toml`: every key is a flag without its dashes. Flags of the file that the command line does not give
+//! are put before those of the command line, so that both pass the same checks.
 
 use std::ffi::{OsStr, OsString};
 use std::path::{Path, PathBuf};
@@ -17,10 +17,17 @@ pub(crate) fn arguments(given: Vec<OsString>) -> Result<Vec<OsString>> {
     for (key, value) in &table {
         match key.as_str() {
             "model" => model = Some(scalar(&path, key, value)?),
+            _ if is_given(&given, key) => {}
             _ => flags.extend(flag(&path, key, value)?),
         }
     }
     Ok(put_in(given, flags, model))
+}
+
+/// Is the flag on the command line as well? Then the file's is left out: a list is replaced, not continued.
+fn is_given(given: &[OsString], key: &str) -> bool {
+    let is_flag = |argument: &str| argument.strip_prefix("--").and_then(|rest| rest.split('=').next()) == Some(key);
+    given.iter().any(|argument| argument.to_str().is_some_and(is_flag))
 }
 
 /// The value of `--config`, read before the real parser because it brings more arguments.
@@ -94,18 +101,14 @@ mod tests {
     }
 
     #[test]
-    fn the_files_flags_come_before_those_of_the_command_line() {
-        let all = with_file(
-            "port = 9000\nalias = ['a', 'b']\nraw = true\njson = false",
-            &["paceline", "serve", "--port", "1"],
-        );
-        let expected = ["paceline", "serve", "--port", "9000", "--alias", "a", "--alias", "b", "--raw", "--port", "1"];
-        let mut all = all.expect("a good file");
-        let mut sorted = expected.map(str::to_owned).to_vec();
-        assert_eq!(all[all.len() - 2..], ["--port", "1"]);
-        all.sort();
-        sorted.sort();
-        assert_eq!(all, sorted);
+    fn the_files_flags_are_added_where_the_command_line_has_none() {
+        let text = "port = 9000\nctx = 512\nalias = ['a', 'b']\nraw = true\njson = false";
+        let all = with_file(text, &["paceline", "serve", "--port", "1", "--alias=c"]).expect("a good file");
+        assert_eq!(all, ["paceline", "serve", "--ctx", "512", "--raw", "--port", "1", "--alias=c"]);
+        let all = with_file(text, &["paceline", "serve"]).expect("a good file");
+        for (flag, count) in [("--port", 1), ("--alias", 2), ("--raw", 1), ("--json", 0)] {
+            assert_eq!(all.iter().filter(|argument| *argument == flag).count(), count, "{all:?}");
+        }
     }
 
     #[test]

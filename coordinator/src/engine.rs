@@ -215,6 +215,10 @@ impl Engine {
         if request.prompt.is_empty() {
             return Err(Error::EmptyPrompt);
         }
+        let (tokens, context) = (request.prompt.len(), self.model.context);
+        if tokens >= context && request.max_tokens != Some(0) {
+            return Err(Error::ContextLength { tokens, context });
+        }
         Ok(())
     }
 }

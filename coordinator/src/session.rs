@@ -12,13 +12,14 @@ use crate::error::Error;
 pub(crate) fn refused(refusal: Refusal) -> Error {
     match refusal {
         Refusal::EmptyPrompt => Error::EmptyPrompt,
-        Refusal::TooLong { tokens, context } => Error::ContextLength { tokens, context },
         Refusal::NeverFits { needed, total } => Error::NeverFits { needed, pages: total },
         Refusal::QueueFull { waiting, limit } => Error::QueueFull { waiting, limit },
         Refusal::QueueDeadline { waited } => Error::QueueDeadline { seconds: waited.as_secs() },
-        other @ (Refusal::OverOwnLimit { .. } | Refusal::Duplicate { .. } | Refusal::Broken { .. }) => {
-            Error::Lost { reason: other.to_string() }
+        // The engine has refused these before.
+        other @ (Refusal::TooLong { .. } | Refusal::OverOwnLimit { .. }) => {
+            Error::Request { reason: other.to_string() }
         }
+        other @ (Refusal::Duplicate { .. } | Refusal::Broken { .. }) => Error::Lost { reason: other.to_string() },
     }
 }
 

@@ -26,7 +26,8 @@ fn main() -> ExitCode {
 /// Counts the ways that give other bits than the first, and says which.
 fn differences(model: &Gguf) -> usize {
     let shape = ModelShape::read(model).expect("a model");
-    let text: Vec<u32> = (0..TOKENS).map(|index| (index * 7 + index * index * 13 + 5) % shape.vocabulary as u32).collect();
+    let text: Vec<u32> =
+        (0..TOKENS).map(|index| (index * 7 + index * index * 13 + 5) % shape.vocabulary as u32).collect();
     let mut ways = Ways::usual();
     ways.shards.retain(|shards| *shards <= shape.blocks().len());
     let ways = ways.all();

@@ -23,7 +23,10 @@ fn the_embedded_model_answers_its_question() {
     assert!(text(&answer).contains("The code for Ruth is 4821."), "{answer}");
     assert_eq!(answer["choices"][0]["finish_reason"], "stop");
     let usage = &answer["usage"];
-    assert_eq!(usage["total_tokens"].as_u64(), Some(usage["prompt_tokens"].as_u64().unwrap() + usage["completion_tokens"].as_u64().unwrap()));
+    assert_eq!(
+        usage["total_tokens"].as_u64(),
+        Some(usage["prompt_tokens"].as_u64().unwrap() + usage["completion_tokens"].as_u64().unwrap())
+    );
     assert_eq!(usage["prompt_tokens_details"]["cached_tokens"], 0);
 }
 

@@ -30,7 +30,7 @@ fn every_bad_file_is_told_what_is_wrong() {
     let folder = folder.path();
     let cases: Vec<(PathBuf, &str)> = vec![
         (folder.join("missing.gguf"), "missing.gguf"),
-        (folder.to_owned(), "directory"),
+        (folder.to_owned(), "not a regular file"),
         (spoiled(folder, "empty.gguf", Vec::clear), "0 bytes"),
         (spoiled(folder, "magic.gguf", |bytes| bytes[..4].copy_from_slice(b"GGML")), "GGML"),
         (spoiled(folder, "version.gguf", |bytes| bytes[4] = 9), "9"),
@@ -39,8 +39,16 @@ fn every_bad_file_is_told_what_is_wrong() {
         (spoiled(folder, "tensors.gguf", |bytes| bytes[8..16].fill(0x7f)), "tensors"),
         (spoiled(folder, "metadata.gguf", |bytes| bytes[16..24].fill(0x7f)), "metadata"),
         (spoiled(folder, "architecture.gguf", |bytes| replace(bytes, "qwen35", "qwen99")), "qwen99"),
-        (spoiled(folder, "tensor.gguf", |bytes| replace(bytes, "blk.0.attn_gate.weight", "blk.0.attn_gave.weight")), "blk.0.attn_ga"),
-        (spoiled(folder, "key.gguf", |bytes| replace(bytes, "qwen35.embedding_length", "qwen35.embedding_strength".split_at(23).0)), "embedding_length"),
+        (
+            spoiled(folder, "tensor.gguf", |bytes| replace(bytes, "blk.0.attn_gate.weight", "blk.0.attn_gave.weight")),
+            "blk.0.attn_ga",
+        ),
+        (
+            spoiled(folder, "key.gguf", |bytes| {
+                replace(bytes, "qwen35.embedding_length", "qwen35.embedding_strength".split_at(23).0)
+            }),
+            "embedding_length",
+        ),
     ];
     for (path, word) in cases {
         let text = complaint(&["run", path.to_str().expect("UTF-8"), "-p", "Hello"]);
@@ -57,7 +65,7 @@ fn every_bad_flag_is_told_what_is_wrong() {
         (&["serve", "--ctx", "1000000"], &["1000000", "32768"]),
         (&["serve", "--ctx", "0"], &["0"]),
         (&["serve", "--sessions", "0"], &["0"]),
-        (&["serve", "--sessions", "100000000"], &["100000000"]),
+        (&["serve", "--sessions", "100000000"], &["4294967295", "fewer sessions"]),
         (&["serve", "--threads", "0"], &["0"]),
         (&["serve", "--kv-type", "q9_9"], &["q9_9"]),
         (&["serve", "--kv-type", "q4_0"], &["q4_0"]),

@@ -26,7 +26,14 @@ fn cases() -> Vec<Case> {
         (CHAT, chat(&json!({"messages": [{"role": "king", "content": "Hello"}]})), 400, &["king"]),
         (CHAT, chat(&json!({"messages": [{"content": "Hello"}]})), 400, &["role"]),
         (CHAT, chat(&json!({"messages": [{"role": "user", "content": 5}]})), 400, &["content"]),
-        (CHAT, chat(&json!({"messages": [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "x"}}]}]})), 400, &["image"]),
+        (
+            CHAT,
+            chat(
+                &json!({"messages": [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "x"}}]}]}),
+            ),
+            400,
+            &["image"],
+        ),
         (CHAT, chat(&json!({"messages": [{"role": "user", "content": long}]})), 400, &["512"]),
         (CHAT, chat(&json!({"model": "nobody"})), 404, &["nobody"]),
         (CHAT, chat(&json!({"temperature": -0.5})), 400, &["temperature", "-0.5"]),

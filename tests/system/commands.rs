@@ -7,10 +7,11 @@ use crate::program::{Server, output};
 #[test]
 fn a_plan_is_a_table_for_people_and_json_for_programs() {
     let table = output(&["plan", "--shards", "2"]);
-    for word in ["stage", "layers", "weights", "0..4", "4..8"] {
+    for word in ["stage", "layers", "weights", "0-3", "4-7"] {
         assert!(table.to_lowercase().contains(word), "{table}");
     }
-    let plan: Value = serde_json::from_str(&output(&["plan", "--shards", "2", "--ctx", "1024", "--json"])).expect("JSON");
+    let plan: Value =
+        serde_json::from_str(&output(&["plan", "--shards", "2", "--ctx", "1024", "--json"])).expect("JSON");
     assert_eq!(plan["stages"].as_array().map(Vec::len), Some(2));
     assert_eq!(plan["context"], 1024);
     // Two attention layers of 2 heads of 64, keys and values, two bytes each.

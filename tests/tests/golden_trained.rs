@@ -1,7 +1,6 @@
 //! Trained models answer as the reference implementations do: the hybrid that the program embeds, and a real small
 //! language model, if it has been fetched.
 
-
 use paceline_compute::program::Op;
 use paceline_tests::golden::{Golden, distance, greedy, rms};
 use paceline_tests::model_run::{Chunk, Layout, ModelRun, cpu};

@@ -1,9 +1,10 @@
 //! The coordinator's core: who runs, who waits, and what goes into the next step.
 //!
 //! Read [`Coordinator::on`]. The way of a session: `Open` puts it into the admission queue; when a slot and pages
-//! for all its tokens are free it is `Opened`; each `Want` brings tokens that it wants run; [`compose`] cuts them
+//! for all its tokens are free it is `Opened`; each `Want` brings tokens that it wants run; the scheduler cuts them
 //! into chunks and sends steps while credits last; a step's `Done` returns its credit and brings outcomes; `Leave`
-//! ends it, wherever it is. Run-ahead is described in [`running`], the choice of a step's chunks in [`compose`].
+//! ends it, wherever it is. `coordinator/compose.rs` says how a step's chunks are chosen, `coordinator/running.rs`
+//! how run-ahead works.
 
 mod admission;
 mod compose;

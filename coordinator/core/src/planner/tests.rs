@@ -1,3 +1,5 @@
+//! Placements of published and random shapes.
+
 mod shapes;
 
 use std::ops::Range;

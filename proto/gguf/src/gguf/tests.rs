@@ -1,3 +1,5 @@
+//! Whole files, good and hostile.
+
 use std::{fs, sync::Arc};
 
 use proptest::{collection::vec, prelude::*};

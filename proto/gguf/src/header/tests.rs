@@ -1,3 +1,5 @@
+//! Headers, good and hostile.
+
 use super::*;
 use crate::{
     Array, MAX_ARRAY_DEPTH, Value,

@@ -1,3 +1,5 @@
+//! Reading values of every type.
+
 use super::*;
 use crate::{Gguf, testing::GgufWriter};
 

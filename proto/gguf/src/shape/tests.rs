@@ -1,3 +1,5 @@
+//! Shapes of published models, and files that contradict themselves.
+
 use std::ops::Range;
 
 use super::*;

@@ -1,3 +1,5 @@
+//! Every filter against an obvious reference, and the draw against the distribution.
+
 use proptest::prelude::*;
 
 use super::*;

@@ -1,8 +1,8 @@
 //! The gated delta rule, one token after another.
 //!
 //! First the queries and keys of all rows are normalized and the gates computed, into scratch. Then every
-//! tile of 16 columns of every head's matrix goes through the rows of a chunk on one thread, without leaving
-//! the first-level cache.
+//! tile of 16 columns of every head's matrix goes through the rows of a chunk on one thread, a few rows at a
+//! time: the tile stays in the first-level cache, and the rows, which all tiles read, in the second.
 
 #![expect(unsafe_code, reason = "members borrow their own rows, heads and tiles")]
 
@@ -10,13 +10,16 @@ use std::ops::Range;
 
 use super::norm::sum_of_squares;
 use super::vectors::{load, store};
-use super::{Limits, Operation, ScratchSize, Step};
+use super::{Limits, Operation, ScratchSize, Step, overlap};
 use crate::cpu::math;
 use crate::cpu::pool::Member;
 use crate::cpu::simd::{Kernel, LANES, Simd};
 use crate::cpu::states::Recurrent;
 use crate::device::ChunkRows;
 use crate::program::{Buffer, State, StateSpec, Weight};
+
+/// Rows that all tiles go through before the next rows; their inputs are some hundred KiB.
+const ROWS_IN_CACHE: usize = 16;
 
 /// [`Op::DeltaRule`](crate::program::Op::DeltaRule).
 pub(super) struct DeltaRule {
@@ -48,9 +51,14 @@ impl Operation for DeltaRule {
         member.wait();
         let memory = step.state(self.state);
         let tiles = memory.tiles() * self.spec.value_heads;
-        for task in member.share(step.inputs.chunks.len() * tiles) {
-            let chunk = &step.inputs.chunks[task / tiles];
-            self.run_tile(step, memory, chunk, task % tiles);
+        let own = member.share(step.inputs.chunks.len() * tiles);
+        for (index, chunk) in step.inputs.chunks.iter().enumerate() {
+            for first in (0..chunk.rows).step_by(ROWS_IN_CACHE) {
+                let rows = first..(first + ROWS_IN_CACHE).min(chunk.rows);
+                for tile in overlap(&own, index * tiles, tiles) {
+                    self.run_tile(step, memory, chunk, rows.clone(), tile);
+                }
+            }
         }
     }
 }
@@ -101,8 +109,8 @@ impl DeltaRule {
         step.isa.run(Gates { decays, beta, betas });
     }
 
-    /// Takes one tile through all rows of a chunk.
-    fn run_tile(&self, step: &Step<'_>, memory: &Recurrent, chunk: &ChunkRows<'_>, tile: usize) {
+    /// Takes one tile through some rows of a chunk.
+    fn run_tile(&self, step: &Step<'_>, memory: &Recurrent, chunk: &ChunkRows<'_>, rows: Range<usize>, tile: usize) {
         let (head, tile) = (tile / memory.tiles(), tile % memory.tiles());
         let dim = self.spec.head_dim;
         let columns = head * dim + tile * LANES..head * dim + ((tile + 1) * LANES).min(dim);
@@ -110,7 +118,7 @@ impl DeltaRule {
         let gates = values + head;
         // SAFETY: a tile of a slot is one member's, as no slot occurs twice in a step.
         let matrix = unsafe { memory.tile(chunk.slot, head, tile) };
-        for row in chunk.first_row..chunk.first_row + chunk.rows {
+        for row in chunk.first_row + rows.start..chunk.first_row + rows.end {
             // SAFETY: scratch was written before the barrier; nobody writes the input; these columns of
             // the output are this member's.
             let (scratch, value, output) = unsafe {

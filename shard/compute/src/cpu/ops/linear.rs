@@ -2,9 +2,7 @@
 
 #![expect(unsafe_code, reason = "members borrow their own blocks and columns")]
 
-use std::ops::Range;
-
-use super::{Limits, Operation, ScratchSize, Step};
+use super::{Limits, Operation, ScratchSize, Step, overlap};
 use crate::cpu::linear::{INPUT_BLOCK, Input, OutputRows, PackedWeight, Rows, linear};
 use crate::cpu::pool::Member;
 use crate::program::{Buffer, Product};
@@ -50,13 +48,6 @@ impl Operation for Linear {
             linear(step.isa, weight, 0, part, input, Rows::First(rows), &mut output);
         }
     }
-}
-
-/// The part of `own` that lies in the `count` panels from `first` on, counted from there.
-fn overlap(own: &Range<usize>, first: usize, count: usize) -> Range<usize> {
-    let start = own.start.saturating_sub(first).min(count);
-    let end = own.end.saturating_sub(first).min(count);
-    start..end
 }
 
 impl Step<'_> {

@@ -25,6 +25,8 @@ mod vectors;
 
 pub(crate) use prepare::prepare;
 
+use std::ops::Range;
+
 use super::buffers::Rows;
 use super::linear::{PackedWeight, QuantizedBlock, RowPair};
 use super::pages::PagedCache;
@@ -166,4 +168,12 @@ impl Step<'_> {
     fn table(&self, weight: Weight) -> &Table {
         self.weights[weight.0 as usize].table()
     }
+}
+
+/// The part of `own`, a share of things that lie in a row, that is among the `count` from `first` on, counted
+/// from there.
+fn overlap(own: &Range<usize>, first: usize, count: usize) -> Range<usize> {
+    let start = own.start.saturating_sub(first).min(count);
+    let end = own.end.saturating_sub(first).min(count);
+    start..end
 }
