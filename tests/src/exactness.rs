@@ -133,7 +133,7 @@ pub fn logits(model: &Gguf, text: &[u32], way: Way, key_value_type: KvType) -> V
         let next = argmax(rows.last().expect("the text has tokens"));
         rows.extend(step(&mut run, &[next], company.as_mut()));
     }
-    rows.into_iter().map(|row| row.into_iter().map(f32::to_bits).collect()).collect()
+    rows.iter().map(|row| row.iter().copied().map(f32::to_bits).collect()).collect()
 }
 
 /// Runs tokens of the session that is looked at, among the others if there are any; its rows.

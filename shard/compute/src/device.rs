@@ -168,9 +168,5 @@ pub trait LoadedStage: Send {
     ///
     /// # Errors
     /// As [`LoadedStage::run`].
-    fn run_observed(
-        &mut self,
-        inputs: &StepInputs<'_>,
-        observe: &mut dyn FnMut(usize, ReadBuffer<'_>),
-    ) -> Result<()>;
+    fn run_observed(&mut self, inputs: &StepInputs<'_>, observe: &mut dyn FnMut(usize, ReadBuffer<'_>)) -> Result<()>;
 }
