@@ -53,21 +53,21 @@ struct Roof {
 }
 
 /// Measures what the arguments ask for and prints it.
-pub(crate) fn bench(arguments: BenchArgs) -> Result<()> {
+pub(crate) fn bench(arguments: &BenchArgs) -> Result<()> {
     let gguf = model::open(&arguments.model)?;
     let mut wanted = arguments.layout.clone();
     let users = arguments.users.iter().copied().max().unwrap_or(1);
     wanted.sessions = users;
-    wanted.ctx = Some(arguments.layout.ctx.unwrap_or_else(|| longest(&arguments)));
+    wanted.ctx = Some(arguments.layout.ctx.unwrap_or_else(|| longest(arguments)));
     let mut plan = layout::plan(&gguf, &arguments.model, &wanted, Some(&arguments.compute))?;
     plan.progress = !arguments.json;
     let threads = plan.placement.stages.iter().map(|stage| stage.threads).sum();
     let (name, shards) = (plan.names[0].clone(), plan.placement.stages.len());
     let loaded = row::load(plan)?;
-    let roof = Roof::measure(&gguf, &arguments, threads)?;
+    let roof = Roof::measure(&gguf, arguments, threads)?;
     let (prefill, decode) = row::system()?.block_on(async {
         let running = loaded.start()?;
-        let measured = measure(&running.engine, &arguments, &roof).await;
+        let measured = measure(&running.engine, arguments, &roof).await;
         running.stop().await;
         measured
     })?;

@@ -45,10 +45,10 @@ fn start() -> anyhow::Result<ExitCode> {
     };
     log(cli.verbose);
     match cli.command {
-        Command::Serve(arguments) => serve::serve(arguments)?,
+        Command::Serve(arguments) => serve::serve(&arguments)?,
         Command::Run(arguments) => run::run(arguments)?,
         Command::Plan(arguments) => plan::plan(&arguments)?,
-        Command::Bench(arguments) => bench::bench(arguments)?,
+        Command::Bench(arguments) => bench::bench(&arguments)?,
     }
     Ok(ExitCode::SUCCESS)
 }

@@ -18,8 +18,8 @@ use crate::row::{self, Loaded, Running};
 use crate::{host, layout, model, text};
 
 /// Loads the model and serves it until a signal comes.
-pub(crate) fn serve(arguments: ServeArgs) -> Result<()> {
-    check_exposure(&arguments)?;
+pub(crate) fn serve(arguments: &ServeArgs) -> Result<()> {
+    check_exposure(arguments)?;
     // Taken before the model is loaded, so that a port in use is told at once.
     let address = SocketAddr::new(arguments.host, arguments.port);
     let listener = TcpListener::bind(address).with_context(|| format!("cannot listen on {address}"))?;
@@ -31,7 +31,7 @@ pub(crate) fn serve(arguments: ServeArgs) -> Result<()> {
     if !arguments.alias.is_empty() {
         plan.names.clone_from(&arguments.alias);
     }
-    let config = api_config(&arguments, &gguf)?;
+    let config = api_config(arguments, &gguf)?;
     let loaded = row::load(plan)?;
     row::system()?.block_on(serve_until_signal(loaded, config, listener))
 }

@@ -36,7 +36,9 @@ fn run(mut stage: Stage, mut links: Links) {
     let ended = catch_unwind(AssertUnwindSafe(|| run_until_closed(&mut stage, &mut links)));
     let reason = match ended {
         // Links close when the row is taken down, from the head to the tail or from the coordinator's side.
-        Ok(Ok(()) | Err(Error::Link(paceline_transport::Error::Closed))) => return debug!(stage = index, "stage ended"),
+        Ok(Ok(()) | Err(Error::Link(paceline_transport::Error::Closed))) => {
+            return debug!(stage = index, "stage ended");
+        }
         Ok(Err(error)) => error.to_string(),
         Err(_) => "the stage's thread panicked".to_owned(),
     };

@@ -24,11 +24,15 @@ def arguments():
     return parser.parse_args()
 
 
+# Kept for as long as the library may call it.
+QUIET = llama_cpp.llama_log_callback(lambda *_: None)
+
+
 class Peer:
     """llama.cpp with the settings of `paceline bench`: f16 keys and values, one sequence, batches of 512."""
 
     def __init__(self, options):
-        llama_cpp.llama_log_set(llama_cpp.llama_log_callback(lambda *_: None), None)
+        llama_cpp.llama_log_set(QUIET, None)
         settings = llama_cpp.llama_model_default_params()
         self.model = llama_cpp.llama_model_load_from_file(options.model.encode(), settings)
         settings = llama_cpp.llama_context_default_params()

@@ -69,7 +69,7 @@ impl Ways {
     /// Combinations that together contain every pair of choices: again and again the one with most new pairs.
     pub fn pairs(&self) -> Vec<Way> {
         let all = self.all();
-        let mut missing: Vec<_> = all.iter().flat_map(|way| way.pairs()).collect();
+        let mut missing: Vec<_> = all.iter().flat_map(Way::pairs).collect();
         missing.sort_unstable();
         missing.dedup();
         let mut chosen = Vec::new();

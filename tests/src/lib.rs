@@ -9,3 +9,4 @@ pub mod model_run;
 pub mod models;
 pub mod npy;
 pub mod random;
+pub mod row;

@@ -45,7 +45,7 @@ fn every_bad_file_is_told_what_is_wrong() {
         ),
         (
             spoiled(folder, "key.gguf", |bytes| {
-                replace(bytes, "qwen35.embedding_length", "qwen35.embedding_strength".split_at(23).0)
+                replace(bytes, "qwen35.embedding_length", "qwen35.embedding_strength".split_at(23).0);
             }),
             "embedding_length",
         ),

@@ -64,7 +64,7 @@ fn few_ways_contain_every_pair_of_choices() {
     for one in &all {
         let same_cut = |way: &Way| (way.shards, way.chunk) == (one.shards, one.chunk);
         let same_crowd = |way: &Way| (way.threads, way.company) == (one.threads, one.company);
-        assert!(few.iter().any(|way| same_cut(way)), "no way has the stages and chunks of {one:?}");
-        assert!(few.iter().any(|way| same_crowd(way)), "no way has the threads and company of {one:?}");
+        assert!(few.iter().any(same_cut), "no way has the stages and chunks of {one:?}");
+        assert!(few.iter().any(same_crowd), "no way has the threads and company of {one:?}");
     }
 }

@@ -3,7 +3,7 @@
 //! [`plan`] takes what is known of a model before loading it (its [`ModelShape`]), the [`Wishes`] and the [`Host`],
 //! and gives a [`Placement`], or an [`Error`] that says what would fit. It is pure arithmetic over the model's header;
 //! every byte that a stage will reserve is in the placement, and together they never exceed what the host has.
-//! [`render`] makes a table of it for people.
+//! [`render()`] makes a table of it for people.
 
 mod cut;
 mod error;

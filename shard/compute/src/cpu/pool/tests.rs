@@ -1,3 +1,5 @@
+//! The pool under oversubscription, panics and several callers.
+
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use super::*;

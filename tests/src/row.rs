@@ -1,0 +1,263 @@
+//! A whole row without its actors: the coordinator's core, the sessions' cores, and real stages between which frames
+//! travel as bytes. One thread, no clock, no sockets: what comes out depends on nothing but the scheduler's choices.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::time::Duration;
+
+use paceline_compute::cpu::CpuDevice;
+use paceline_compute::device::{Device, MemorySpec};
+use paceline_core::coordinator::{Action, Event};
+use paceline_core::session::{Action as SessionAction, Event as SessionEvent, Finish, Goal, Request, TokenGoal};
+use paceline_core::{Coordinator, Limits, Session};
+use paceline_gguf::{Gguf, KvType, ModelShape};
+use paceline_model::StageLayers;
+use paceline_proto::{Epoch, Frame, Payload, SamplingSettings, SessionId, Step, StepDone, Wanted};
+use paceline_shard::{Feedback, Passed, Place, Stage, feedback};
+use uuid::Uuid;
+
+use crate::exactness::splits;
+
+/// How a row is laid out.
+#[derive(Debug, Clone)]
+pub struct RowLayout {
+    /// Stages.
+    pub shards: usize,
+    /// Send a session's next step before its token is back.
+    pub run_ahead: bool,
+    /// Sessions that run at once; more wait.
+    pub slots: usize,
+    /// Rows of a prompt in a step.
+    pub prefill_rows: usize,
+    /// Tokens of a session.
+    pub context: usize,
+}
+
+/// What became of a session.
+#[derive(Debug, Default)]
+pub struct Answer {
+    /// Its tokens.
+    pub tokens: Vec<u32>,
+    /// The bits of the logits from which each token was chosen.
+    pub logits: Vec<Vec<u32>>,
+    /// How it ended.
+    pub finish: Option<Finish>,
+}
+
+struct Talk {
+    core: Session,
+    answer: Answer,
+}
+
+/// Cores and stages.
+pub struct Row {
+    coordinator: Coordinator,
+    stages: Vec<Stage>,
+    talks: BTreeMap<SessionId, Talk>,
+    under_way: VecDeque<Frame>,
+    now: Duration,
+    context: usize,
+    /// Chunks that were voided by a cancel.
+    pub void_chunks: usize,
+}
+
+impl Row {
+    /// Loads the model's stages.
+    ///
+    /// # Panics
+    /// If they cannot be loaded.
+    pub fn new(model: &Gguf, layout: &RowLayout) -> Row {
+        let page_tokens = 16;
+        let pages = layout.slots * layout.context.div_ceil(page_tokens);
+        let mut limits = Limits::new(layout.shards, layout.slots, pages, page_tokens, layout.context);
+        limits.run_ahead = layout.run_ahead;
+        limits.prefill_rows = layout.prefill_rows;
+        let memory = MemorySpec {
+            page_tokens,
+            pages,
+            slots: layout.slots,
+            key_type: KvType::F16,
+            value_type: KvType::F16,
+            rows: limits.step_rows,
+            wanted: limits.step_wanted,
+        };
+        let results = limits.credits * limits.step_wanted;
+        Row {
+            coordinator: Coordinator::new(Epoch::default(), limits),
+            stages: load(model, layout.shards, memory, results),
+            talks: BTreeMap::new(),
+            under_way: VecDeque::new(),
+            now: Duration::ZERO,
+            context: layout.context,
+            void_chunks: 0,
+        }
+    }
+
+    /// Starts a session that generates `tokens` tokens after the prompt, whatever they are.
+    pub fn start(&mut self, number: u128, prompt: &[u32], tokens: usize, sampling: SamplingSettings) -> SessionId {
+        let id = SessionId(Uuid::from_u128(number));
+        let goal = Goal::Tokens(TokenGoal {
+            end_tokens: [].into(),
+            ignore_end: false,
+            stop_tokens: [].into(),
+            max_tokens: Some(tokens),
+            context: self.context,
+        });
+        let core = Session::new(Request { prompt: prompt.to_vec(), sampling, goal });
+        self.talks.insert(id, Talk { core, answer: Answer::default() });
+        self.tell(id, SessionEvent::Begin);
+        id
+    }
+
+    /// The client of a session leaves.
+    pub fn leave(&mut self, id: SessionId) {
+        self.tell(id, SessionEvent::ClientLeft);
+    }
+
+    /// Runs the oldest step that is under way; false if there is none.
+    ///
+    /// # Panics
+    /// If a stage fails.
+    pub fn step(&mut self) -> bool {
+        let Some(frame) = self.under_way.pop_front() else { return self.tick() };
+        self.now += Duration::from_millis(1);
+        let done = self.pass(frame);
+        self.on(Event::Done(done));
+        true
+    }
+
+    /// Runs until nothing is left to do.
+    pub fn finish(&mut self) {
+        while self.step() {}
+    }
+
+    /// What became of a session.
+    ///
+    /// # Panics
+    /// If there is no such session.
+    pub fn answer(&self, id: SessionId) -> &Answer {
+        &self.talks[&id].answer
+    }
+
+    /// Is every page, every slot and every stage's memory of sessions free again?
+    pub fn is_clean(&self) -> bool {
+        let status = self.coordinator.status();
+        let empty = |stage: &Stage| stage.open_sessions().is_empty();
+        status.running == 0 && status.waiting == 0 && status.pages_used == 0 && self.stages.iter().all(empty)
+    }
+
+    /// Rows that were sent before the token they begin with was back.
+    pub fn run_ahead_tokens(&self) -> u64 {
+        self.coordinator.status().run_ahead_tokens
+    }
+
+    fn tick(&mut self) -> bool {
+        let Some(deadline) = self.coordinator.deadline(self.now) else { return false };
+        self.now = deadline;
+        self.on(Event::Tick);
+        !self.under_way.is_empty() || self.coordinator.deadline(self.now).is_some()
+    }
+
+    /// Takes a frame down the row; between stages it travels as bytes.
+    fn pass(&mut self, mut frame: Frame) -> StepDone {
+        for stage in &mut self.stages {
+            let received = Frame::decode(&frame.encode()).expect("a frame survives the wire");
+            let step = received.step.clone();
+            match stage.run(received).expect("the stage runs") {
+                Passed::On(next) => frame = next,
+                Passed::Done(done) => {
+                    let logits = stage.logits().expect("the tail has logits");
+                    self.keep_logits(&step, &done, &logits);
+                    return StepDone::decode(&done.encode()).expect("results survive the wire");
+                }
+            }
+        }
+        unreachable!("the tail gives results")
+    }
+
+    fn keep_logits(&mut self, step: &Step, done: &StepDone, logits: &[f32]) {
+        use paceline_proto::Outcome;
+        let sampled = |outcome: &Outcome| matches!(outcome, Outcome::Sampled(_));
+        self.void_chunks += done.results.iter().filter(|result| result.outcome == Outcome::Void).count();
+        let wanted = step
+            .chunks
+            .iter()
+            .zip(&done.results)
+            .filter(|(chunk, result)| chunk.wanted == Wanted::Sample && sampled(&result.outcome));
+        let rows = wanted.clone().count();
+        for ((chunk, _), row) in wanted.zip(logits.chunks_exact((logits.len() / rows.max(1)).max(1))) {
+            if let Some(talk) = self.talks.get_mut(&chunk.session) {
+                talk.answer.logits.push(row.iter().copied().map(f32::to_bits).collect());
+            }
+        }
+    }
+
+    fn on(&mut self, event: Event) {
+        let mut actions = Vec::new();
+        self.coordinator.on(event, self.now, &mut actions);
+        for action in actions {
+            match action {
+                Action::Send { step, .. } => {
+                    self.under_way.push_back(Frame { step, payload: Payload::empty(), times: Vec::new() });
+                }
+                Action::Opened { session } => self.tell(session, SessionEvent::Opened),
+                Action::Outcome { session, outcome, position } => {
+                    self.tell(session, SessionEvent::Outcome { outcome, position });
+                }
+                Action::Refused { session, refusal } => self.tell(session, SessionEvent::Refused(refusal)),
+                Action::Lost { session, loss } => self.tell(session, SessionEvent::Lost(loss)),
+                Action::Cancel { session } => {
+                    self.stages.iter().for_each(|stage| stage.open_sessions().cancel(session));
+                }
+                Action::Closed { .. } => {}
+            }
+        }
+    }
+
+    fn tell(&mut self, session: SessionId, event: SessionEvent) {
+        let talk = self.talks.get_mut(&session).expect("the session was started");
+        let mut actions = Vec::new();
+        talk.core.on(event, &mut actions);
+        for action in actions {
+            match action {
+                SessionAction::Open { prompt_tokens, token_limit, sampling } => {
+                    self.on(Event::Open { session, prompt_tokens, token_limit, sampling });
+                }
+                SessionAction::Want(wish) => self.on(Event::Want { session, wish }),
+                SessionAction::Leave => self.on(Event::Leave { session }),
+                SessionAction::Emit(sampled) => self.answer_mut(session).tokens.push(sampled.token),
+                SessionAction::Vector(_) => unreachable!("nobody wants vectors here"),
+                SessionAction::Finish(finish) => self.answer_mut(session).finish = Some(finish),
+            }
+        }
+    }
+
+    fn answer_mut(&mut self, session: SessionId) -> &mut Answer {
+        &mut self.talks.get_mut(&session).expect("the session was started").answer
+    }
+}
+
+/// A row of one stage with memory for one session of 64 tokens, to be fed by hand.
+pub fn single_stage(model: &Gguf) -> Stage {
+    let (key_type, value_type) = (KvType::F16, KvType::F16);
+    let memory = MemorySpec { page_tokens: 16, pages: 4, slots: 1, key_type, value_type, rows: 64, wanted: 1 };
+    load(model, 1, memory, 1).pop().expect("one stage")
+}
+
+fn load(model: &Gguf, shards: usize, memory: MemorySpec, results: usize) -> Vec<Stage> {
+    let layers = ModelShape::read(model).expect("the model's shape").layers.len();
+    let device = CpuDevice::new(1, None).expect("a thread");
+    let (head, tail) = feedback(results);
+    let mut ends = [Some(head), Some(tail)];
+    let place = |index: usize| Place { index, first: index == 0, last: index + 1 == shards, epoch: Epoch::default() };
+    let load = |(index, range)| {
+        let program = paceline_model::record(model, &StageLayers::of(range, layers)).expect("the stage is recorded");
+        let loaded = device.load(program, model, memory, &mut |_| {}).expect("the stage is loaded");
+        let feedback = match place(index) {
+            Place { first: true, last: false, .. } => ends[0].take(),
+            Place { first: false, last: true, .. } => ends[1].take(),
+            _ => None,
+        };
+        Stage::new(place(index), loaded, feedback.unwrap_or_else(Feedback::own))
+    };
+    splits(model, shards).into_iter().enumerate().map(load).collect()
+}

@@ -1,0 +1,182 @@
+//! The scheduler and the stages together: whatever steps the coordinator composes, however many stages they travel,
+//! each session's logits are bit for bit those of the model run alone.
+
+use paceline_core::session::FinishReason;
+use paceline_gguf::{Gguf, KvType};
+use paceline_proto::{
+    Chunk, ChunkInput, Epoch, Frame, Operation, Outcome, PageId, Payload, SamplingSettings, SessionId, Slot, Step,
+    StepId, Wanted,
+};
+use paceline_tests::golden::{Golden, distance};
+use paceline_tests::model_run::{Layout, ModelRun, cpu};
+use paceline_tests::models::model;
+use paceline_tests::row::{Row, RowLayout, single_stage};
+use uuid::Uuid;
+
+const TOKENS: usize = 12;
+const SESSIONS: usize = 9;
+
+fn prompt(session: usize) -> Vec<u32> {
+    let length = [3, 40, 1, 100, 17, 64, 65, 200, 33][session % 9];
+    (0..length as u32).map(|index| (index * 11 + index * index * 3 + session as u32 * 29) % 320).collect()
+}
+
+/// Greedy tokens of every session and the logits they were chosen from, by the model alone.
+fn expected(model: &Gguf) -> Vec<(Vec<u32>, Vec<Vec<u32>>)> {
+    let layout =
+        Layout { key_value_type: KvType::F16, sessions: SESSIONS, context: 256, rows: 256, ..Layout::default() };
+    let mut run = ModelRun::new(&cpu(), model, layout);
+    let one = |session: usize| {
+        let (mut tokens, mut logits) = (Vec::new(), Vec::new());
+        let mut row = run.next(session as u32, &prompt(session), 256);
+        for _ in 0..TOKENS {
+            let best = row.iter().enumerate().max_by(|(at, a), (other, b)| a.total_cmp(b).then(other.cmp(at)));
+            let token = best.expect("a row").0 as u32;
+            logits.push(row.iter().copied().map(f32::to_bits).collect());
+            tokens.push(token);
+            row = run.next(session as u32, &[token], 1);
+        }
+        (tokens, logits)
+    };
+    (0..SESSIONS).map(one).collect()
+}
+
+fn layout(shards: usize, run_ahead: bool) -> RowLayout {
+    RowLayout { shards, run_ahead, slots: 4, prefill_rows: 32, context: 256 }
+}
+
+fn check(name: &str) {
+    let model = model(name);
+    let expected = expected(&model);
+    for (shards, run_ahead) in [(1, false), (1, true), (2, false), (2, true), (4, true)] {
+        let mut row = Row::new(&model, &layout(shards, run_ahead));
+        // Two sessions, then the others while those run: five more than there are slots.
+        let start = |row: &mut Row, session: usize| {
+            row.start(session as u128, &prompt(session), TOKENS, SamplingSettings::default())
+        };
+        let mut ids: Vec<SessionId> = (0..2).map(|session| start(&mut row, session)).collect();
+        for session in 2..SESSIONS {
+            row.step();
+            ids.push(start(&mut row, session));
+        }
+        row.finish();
+        for (id, (tokens, logits)) in ids.iter().zip(&expected) {
+            let answer = row.answer(*id);
+            assert_eq!(&answer.tokens, tokens, "{name}, {shards} stages, run-ahead {run_ahead}");
+            assert!(
+                answer.logits[..TOKENS] == logits[..],
+                "{name}, {shards} stages, run-ahead {run_ahead}: other bits"
+            );
+            assert_eq!(answer.finish.as_ref().map(|finish| &finish.reason), Some(&FinishReason::Length));
+        }
+        assert!(row.is_clean());
+        assert_eq!(row.run_ahead_tokens() > 0, run_ahead, "{shards} stages");
+    }
+}
+
+#[test]
+fn a_hybrid_is_served_as_it_runs_alone() {
+    check("nano16-f32");
+}
+
+#[test]
+fn a_quantized_hybrid_with_experts_is_served_as_it_runs_alone() {
+    check("nano-moe16-f32");
+    check("mini16-Q8_0");
+}
+
+#[test]
+fn who_leaves_is_void_at_once_and_changes_nobody() {
+    let model = model("nano16-f32");
+    let expected = expected(&model);
+    for shards in [1, 2] {
+        for leaves_after in 0..14 {
+            let mut row = Row::new(&model, &layout(shards, true));
+            let stays = row.start(1, &prompt(1), TOKENS, SamplingSettings::default());
+            let leaves = row.start(7, &prompt(7), TOKENS, SamplingSettings::default());
+            for _ in 0..leaves_after {
+                row.step();
+            }
+            row.leave(leaves);
+            row.finish();
+            assert_eq!(row.answer(stays).tokens, expected[1].0, "{shards} stages, left after {leaves_after} steps");
+            assert_eq!(row.answer(leaves).finish.as_ref().map(|finish| &finish.reason), Some(&FinishReason::Cancelled));
+            assert!(row.answer(leaves).tokens.len() <= leaves_after);
+            assert!(row.is_clean());
+        }
+    }
+}
+
+#[test]
+fn chunks_under_way_when_their_client_leaves_are_not_computed() {
+    let model = model("nano16-f32");
+    let mut row = Row::new(&model, &layout(2, false));
+    let leaves = row.start(7, &prompt(7), TOKENS, SamplingSettings::default());
+    row.step();
+    row.leave(leaves);
+    row.finish();
+    assert!(row.void_chunks > 0, "a prompt of 200 tokens has several chunks under way");
+    assert!(row.is_clean());
+}
+
+#[test]
+fn settings_that_cannot_be_used_fail_their_own_session_only() {
+    let model = model("nano16-f32");
+    let expected = expected(&model);
+    let mut row = Row::new(&model, &layout(2, false));
+    let good = row.start(1, &prompt(1), TOKENS, SamplingSettings::default());
+    let wrong = SamplingSettings { temperature: f32::NAN, ..SamplingSettings::default() };
+    let bad = row.start(2, &prompt(2), TOKENS, wrong);
+    row.finish();
+    assert_eq!(row.answer(good).tokens, expected[1].0);
+    let reason = row.answer(bad).finish.as_ref().map(|finish| finish.reason.clone());
+    assert!(
+        matches!(&reason, Some(FinishReason::Lost(loss)) if loss.to_string().contains("temperature")),
+        "{reason:?}"
+    );
+    assert!(row.is_clean());
+}
+
+#[test]
+fn rows_of_vectors_travel_like_tokens() {
+    let golden = Golden::named("mini-mrope");
+    let (tokens, vectors, logits) = (golden.tokens("text_tokens"), golden.f32("embd"), golden.f32("logits"));
+    let components = golden.i32("pos4");
+    let rows = components.shape[1];
+    let place = |row: usize| [0, 1, 2, 3].map(|component| components.values[component * rows + row] as u32);
+    let model = model("mini-f32");
+    let mut stage = single_stage(&model);
+    let session = SessionId(Uuid::from_u128(1));
+    let sampling = Box::new(SamplingSettings::default());
+    let image = vectors.values.len() / 256;
+    let inputs = [
+        (ChunkInput::Tokens(tokens[..10].to_vec()), Payload::empty()),
+        (
+            ChunkInput::Rows { positions: (10..10 + image).map(place).collect() },
+            Payload::from_rows(256, &vectors.values),
+        ),
+    ];
+    let mut start = 0;
+    for (index, (input, payload)) in inputs.into_iter().enumerate() {
+        let operations = if index == 0 {
+            let pages = (0..4).map(PageId).collect();
+            vec![
+                Operation::Open { session, slot: Slot(0), sampling: sampling.clone() },
+                Operation::Grant { session, pages },
+            ]
+        } else {
+            Vec::new()
+        };
+        let count = input.rows() as u32;
+        let chunk = Chunk { session, start, input, wanted: Wanted::Sample, void: false };
+        let step = Step { epoch: Epoch::default(), id: StepId(index as u64), operations, chunks: vec![chunk] };
+        let done = stage.run(Frame { step, payload, times: vec![] }).expect("the stage runs");
+        let paceline_shard::Passed::Done(done) = done else { panic!("one stage is the tail") };
+        assert!(matches!(done.results[0].outcome, Outcome::Sampled(_)));
+        start += count;
+        let found = stage.logits().expect("the tail");
+        let golden = logits.rows().nth(start as usize - 1).expect("a row");
+        let off = distance(&found, golden).max;
+        assert!(off < 1e-2, "after chunk {index}: {off}");
+    }
+}
