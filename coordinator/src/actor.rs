@@ -23,7 +23,8 @@ use uuid::Uuid;
 
 use crate::engine::{Answer, Engine, Generate, Generation, ModelCard, Sessions, Status, Update};
 use crate::error::{Error, Result};
-use crate::session::actor::{SessionActor, Times, ToSession, UPDATES};
+use crate::session::actor::{SessionActor, Times, ToSession};
+use crate::session::outbox::{Outbox, UPDATES};
 
 /// Messages per session that may wait in the coordinator's mailbox: its opening, a wish, and its leaving.
 const MESSAGES_PER_SESSION: usize = 4;
@@ -219,11 +220,12 @@ impl CoordinatorActor {
             text,
             stops: request.stop,
             coordinator: address,
-            updates,
+            outbox: Outbox::new(updates),
             admitted: Some(admitted),
             times: Times::begin(),
             tokens: 0,
             paused: false,
+            ended: false,
             span,
         })
     }

@@ -1,6 +1,7 @@
 //! One user's session: its actor, and what its core's words mean to a client.
 
 pub(crate) mod actor;
+pub(crate) mod outbox;
 
 use paceline_core::Refusal;
 use paceline_core::session::FinishReason as Ended;

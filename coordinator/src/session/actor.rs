@@ -11,7 +11,7 @@ use paceline_core::Session;
 use paceline_core::session::{Action, Event, Finish};
 use paceline_proto::{SampledToken, SessionId};
 use paceline_text::TextStream;
-use tokio::sync::{mpsc, oneshot};
+use tokio::sync::oneshot;
 use tracing::{Span, debug, warn};
 
 use crate::actor::{CoordinatorActor, FromSession};
@@ -19,11 +19,8 @@ use crate::engine::{Finished, Timings, TokenUpdate, Update};
 use crate::error::Result;
 use crate::metrics;
 use crate::session::ended;
+use crate::session::outbox::Outbox;
 
-/// Updates that wait for a slow reader before its session pauses: some seconds of reading.
-pub(crate) const UPDATES: usize = 64;
-/// Places kept free for what must always fit: one token that is under way, and the end.
-const KEPT_FREE: usize = 2;
 /// Messages that may wait: the coordinator sends one per chunk in flight and a few about the session's life.
 const MAILBOX: usize = 64;
 
@@ -39,7 +36,7 @@ pub(crate) struct SessionActor {
     pub(crate) text: TextStream,
     pub(crate) stops: Vec<String>,
     pub(crate) coordinator: Addr<CoordinatorActor>,
-    pub(crate) updates: mpsc::Sender<Update>,
+    pub(crate) outbox: Outbox,
     /// Told once, when the session is admitted or refused.
     pub(crate) admitted: Option<oneshot::Sender<Result<()>>>,
     pub(crate) times: Times,
@@ -47,6 +44,8 @@ pub(crate) struct SessionActor {
     pub(crate) tokens: usize,
     /// Paused until the client has read something.
     pub(crate) paused: bool,
+    /// The last update is sent or held back.
+    pub(crate) ended: bool,
     pub(crate) span: Span,
 }
 
@@ -80,9 +79,8 @@ impl Actor for SessionActor {
 
     fn started(&mut self, context: &mut Self::Context) {
         context.set_mailbox_capacity(MAILBOX);
-        let updates = self.updates.clone();
-        let gone = async move { updates.closed().await };
-        context.spawn(gone.into_actor(self).map(|(), actor, context| actor.on(Event::ClientLeft, context)));
+        let gone = self.outbox.closed().into_actor(self);
+        context.spawn(gone.map(|(), actor, context| actor.on(Event::ClientLeft, context)));
         self.on(Event::Begin, context);
     }
 }
@@ -115,10 +113,10 @@ impl SessionActor {
         while let Some(action) = actions.pop_front() {
             match action {
                 Action::Open { prompt_tokens, token_limit, sampling } => {
-                    self.tell(FromSession::Open { session: self.id, prompt_tokens, token_limit, sampling }, context);
+                    self.tell(FromSession::Open { session: self.id, prompt_tokens, token_limit, sampling });
                 }
-                Action::Want(wish) => self.tell(FromSession::Want { session: self.id, wish }, context),
-                Action::Leave => self.tell(FromSession::Leave { session: self.id }, context),
+                Action::Want(wish) => self.tell(FromSession::Want { session: self.id, wish }),
+                Action::Leave => self.tell(FromSession::Leave { session: self.id }),
                 Action::Emit(sampled) => {
                     if let Some(found) = self.emit(sampled) {
                         stop = Some(found);
@@ -126,10 +124,17 @@ impl SessionActor {
                     }
                 }
                 Action::Vector(vector) => debug!(values = vector.len(), "nobody asked for a vector"),
-                Action::Finish(finish) => self.finish(finish, stop.take(), context),
+                Action::Finish(finish) => self.finish(finish, stop.take()),
             }
         }
         self.heed_slow_reader(context);
+        self.stop_when_done(context);
+    }
+
+    fn stop_when_done(&self, context: &mut Context<Self>) {
+        if self.ended && self.outbox.is_flushed() {
+            context.stop();
+        }
     }
 
     /// A stop string is complete: the core hears of it before anything that it wanted after this token is done.
@@ -161,11 +166,11 @@ impl SessionActor {
         self.tokens += 1;
         let emit = self.text.push(sampled.token);
         let update = TokenUpdate { token: sampled.token, text: emit.text, logprobs: sampled.logprobs };
-        self.send(Update::Token(update));
+        self.outbox.send(Update::Token(update));
         emit.stopped.map(|index| self.stops[index].clone())
     }
 
-    fn finish(&mut self, finish: Finish, stop: Option<String>, context: &mut Context<Self>) {
+    fn finish(&mut self, finish: Finish, stop: Option<String>) {
         let rest = if stop.is_some() { paceline_text::Emit::default() } else { self.text.finish() };
         let stop = stop.or_else(|| rest.stopped.map(|index| self.stops[index].clone()));
         let update = match ended(finish.reason, stop) {
@@ -181,45 +186,36 @@ impl SessionActor {
                 Update::Failed(error)
             }
         };
-        self.send(update);
-        context.stop();
-    }
-
-    fn send(&mut self, update: Update) {
-        match self.updates.try_send(update) {
-            Ok(()) => {}
-            // The watcher of the channel reports it as well; nothing is lost but what nobody reads.
-            Err(mpsc::error::TrySendError::Closed(_)) => debug!("the client has left"),
-            Err(mpsc::error::TrySendError::Full(_)) => unreachable!("the session pauses before its channel is full"),
-        }
+        self.outbox.send(update);
+        self.ended = true;
     }
 
     /// Pauses the session when the channel is nearly full, until half of it is free again.
     fn heed_slow_reader(&mut self, context: &mut Context<Self>) {
-        if self.paused || self.updates.capacity() > KEPT_FREE || self.updates.is_closed() {
+        if self.paused || !self.outbox.is_nearly_full() {
             return;
         }
         self.paused = true;
         let mut actions = Vec::new();
         self.core.on(Event::Full, &mut actions);
-        let updates = self.updates.clone();
-        let room = async move { updates.reserve_many(UPDATES / 2).await.is_ok() };
-        context.spawn(room.into_actor(self).map(|open, actor, context| {
+        context.spawn(self.outbox.room().into_actor(self).map(|open, actor, context| {
+            actor.paused = false;
+            actor.outbox.flush();
             if open {
-                actor.paused = false;
                 actor.on(Event::Room, context);
             }
+            actor.stop_when_done(context);
         }));
         self.perform(actions.into(), context);
     }
 
-    fn tell(&mut self, message: FromSession, context: &mut Context<Self>) {
+    fn tell(&mut self, message: FromSession) {
         if let Err(error) = self.coordinator.try_send(message) {
             warn!(%error, "the coordinator cannot be reached");
             let reason = "the coordinator is gone or overloaded".to_owned();
             self.tell_admission(Err(crate::Error::Lost { reason: reason.clone() }));
-            self.send(Update::Failed(crate::Error::Lost { reason }));
-            context.stop();
+            self.outbox.send(Update::Failed(crate::Error::Lost { reason }));
+            self.ended = true;
         }
     }
 }
