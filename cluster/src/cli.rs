@@ -85,6 +85,9 @@ pub(crate) struct ComputeArgs {
     /// Vector instructions; the best there are if not given.
     #[arg(long, value_name = "SET")]
     pub(crate) isa: Option<Isa>,
+    /// Let the system move threads between cores.
+    #[arg(long)]
+    pub(crate) no_pin: bool,
 }
 
 /// Kernel sets, as flags name them.
@@ -231,9 +234,21 @@ pub(crate) struct BenchArgs {
     /// Sessions that decode together.
     #[arg(long, value_name = "N", value_delimiter = ',', default_value = "1")]
     pub(crate) users: Vec<usize>,
-    /// Repeat each measurement and report the median.
-    #[arg(long, value_name = "N", default_value_t = 3)]
+    /// Rounds of all measurements; reported are the median and the quartiles.
+    #[arg(long, value_name = "N", default_value_t = 5)]
     pub(crate) repeat: usize,
+    /// Say where the time of a decode step and of a prefill chunk goes.
+    #[arg(long, group = "measurement")]
+    pub(crate) profile: bool,
+    /// Say what a step of several rows of one session costs against one row.
+    #[arg(long, group = "measurement")]
+    pub(crate) verify: bool,
+    /// Rows of such a step.
+    #[arg(long, value_name = "ROWS", value_delimiter = ',', default_value = "8")]
+    pub(crate) verify_rows: Vec<usize>,
+    /// Find the best --threads (unless given) and --prefill-chunk.
+    #[arg(long, group = "measurement")]
+    pub(crate) tune: bool,
     /// Print the figures as JSON.
     #[arg(long)]
     pub(crate) json: bool,

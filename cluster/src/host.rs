@@ -7,6 +7,32 @@ pub(crate) fn cores() -> usize {
     std::thread::available_parallelism().map_or(1, usize::from)
 }
 
+/// The numbers of the cores that this process may use, one of every physical core before their second threads; `None`
+/// where the system does not say.
+pub(crate) fn core_numbers() -> Option<Vec<usize>> {
+    let status = std::fs::read_to_string("/proc/self/status").ok()?;
+    let mut cores = numbers_in(status.lines().find_map(|line| line.strip_prefix("Cpus_allowed_list:"))?)?;
+    cores.sort_by_key(|core| place_among_siblings(*core));
+    Some(cores)
+}
+
+/// 0 for the first thread of a physical core, 1 for the second.
+fn place_among_siblings(core: usize) -> usize {
+    let path = format!("/sys/devices/system/cpu/cpu{core}/topology/thread_siblings_list");
+    let siblings = std::fs::read_to_string(path).ok().and_then(|text| numbers_in(&text));
+    siblings.and_then(|siblings| siblings.iter().position(|sibling| *sibling == core)).unwrap_or(0)
+}
+
+/// Numbers as the kernel lists them: `0-3,8`.
+fn numbers_in(list: &str) -> Option<Vec<usize>> {
+    let mut numbers = Vec::new();
+    for part in list.trim().split(',') {
+        let (first, last) = part.split_once('-').unwrap_or((part, part));
+        numbers.extend(first.parse::<usize>().ok()?..=last.parse().ok()?);
+    }
+    Some(numbers)
+}
+
 /// Bytes of memory that this process may still take: what the system has available, or what its control group
 /// leaves, whichever is less. `None` where the system does not say.
 pub(crate) fn available_memory() -> Option<u64> {
@@ -38,6 +64,15 @@ mod tests {
         assert_eq!(available_in(meminfo), Some(2 << 20));
         assert_eq!(available_in("MemTotal: 1 kB"), None);
         assert_eq!(available_in("MemAvailable: many kB"), None);
+    }
+
+    #[test]
+    fn cores_are_read_from_what_the_system_says() {
+        assert_eq!(numbers_in("\t0-3,8,10-11\n"), Some(vec![0, 1, 2, 3, 8, 10, 11]));
+        assert_eq!(numbers_in("5"), Some(vec![5]));
+        assert_eq!(numbers_in(""), None);
+        assert_eq!(numbers_in("0-x"), None);
+        assert!(core_numbers().is_none_or(|numbers| numbers.len() >= cores()));
     }
 
     #[test]

@@ -13,7 +13,7 @@ use paceline_compute::device::{Description, Device, MemorySpec, MemoryUse};
 use paceline_coordinator::actor::{Control, Row, Shards};
 use paceline_coordinator::{Engine, ModelCard};
 use paceline_core::Limits;
-use paceline_core::planner::Placement;
+use paceline_core::planner::{Placement, StagePlan};
 use paceline_gguf::{Gguf, ModelShape};
 use paceline_model::{Overrides, StageLayers};
 use paceline_proto::{Epoch, SessionId};
@@ -25,7 +25,7 @@ use paceline_transport::local;
 use tokio::sync::watch;
 use tracing::warn;
 
-use crate::cli;
+use crate::{cli, host};
 
 /// Threads of the runtime: they only wait for sockets and timers.
 const WORKERS: usize = 2;
@@ -46,10 +46,26 @@ pub(crate) struct Plan {
     pub(crate) memory: MemorySpec,
     /// Kernels, if the best are not wanted.
     pub(crate) isa: Option<cli::Isa>,
+    /// Keep every thread on a core of its own, if there are enough.
+    pub(crate) pin: bool,
     /// A chat template instead of the model's.
     pub(crate) template: Option<String>,
     /// Show a progress bar.
     pub(crate) progress: bool,
+}
+
+impl Plan {
+    /// The cores of a stage's threads: neighbours, and no other stage's. `None` if threads are not pinned, or are more
+    /// than there are cores.
+    fn cores_of(&self, index: usize) -> Option<Vec<usize>> {
+        let stages = &self.placement.stages;
+        let threads = |stages: &[StagePlan]| stages.iter().map(|stage| stage.threads).sum::<usize>();
+        if !self.pin || threads(stages) > host::cores() {
+            return None;
+        }
+        let first = threads(&stages[..index]);
+        Some(host::core_numbers()?.get(first..first + stages[index].threads)?.to_vec())
+    }
 }
 
 /// A stage as it was loaded, for the summary.
@@ -118,7 +134,7 @@ fn load_stage(plan: &Plan, index: usize, feedback: Feedback, bar: &ProgressBar) 
     let part = &plan.placement.stages[index];
     let layers = StageLayers { layers: part.layers.clone(), first: part.first, last: part.last };
     let program = paceline_model::record_with(&plan.model, &layers, &plan.overrides)?;
-    let device = CpuDevice::new(part.threads, plan.isa.map(kernels))?;
+    let device = device(plan, index)?;
     let loaded = device
         .load(program, &plan.model, plan.memory, &mut |bytes| bar.inc(bytes))
         .with_context(|| format!("cannot load stage {index}"))?;
@@ -126,6 +142,15 @@ fn load_stage(plan: &Plan, index: usize, feedback: Feedback, bar: &ProgressBar) 
     let place = Place { index, first: part.first, last: part.last, epoch: Epoch::default() };
     let summary = LoadedAs { layers: part.layers.clone(), device: device.describe(), memory };
     Ok((Stage::new(place, loaded, feedback), summary))
+}
+
+/// The threads of a stage. To be called from a thread that no device has pinned yet.
+pub(crate) fn device(plan: &Plan, index: usize) -> Result<CpuDevice> {
+    let isa = plan.isa.map(kernels);
+    Ok(match plan.cores_of(index) {
+        Some(cores) => CpuDevice::on_cores(&cores, isa)?,
+        None => CpuDevice::new(plan.placement.stages[index].threads, isa)?,
+    })
 }
 
 /// The way back from the tail to the head, if they are not the same stage.
@@ -161,7 +186,8 @@ fn progress_bar(plan: &Plan) -> ProgressBar {
     bar
 }
 
-fn kernels(isa: cli::Isa) -> Isa {
+/// The instruction set that a flag names.
+pub(crate) fn kernels(isa: cli::Isa) -> Isa {
     match isa {
         cli::Isa::Scalar => Isa::Scalar,
         cli::Isa::Avx2 => Isa::Avx2,

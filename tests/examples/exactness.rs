@@ -5,6 +5,7 @@
 use std::io::Write;
 use std::path::Path;
 use std::process::ExitCode;
+use std::sync::Arc;
 
 use paceline_gguf::{Gguf, KvType, ModelShape};
 use paceline_tests::exactness::{Ways, logits};
@@ -14,17 +15,17 @@ const TOKENS: u32 = 530;
 
 fn main() -> ExitCode {
     let files: Vec<String> = std::env::args().skip(1).collect();
-    let models: Vec<Gguf> = if files.is_empty() {
+    let models: Vec<Arc<Gguf>> = if files.is_empty() {
         ["nano16-f32", "nano-moe16-f32", "mini16-Q4_K_M", "mini16-Q8_0"].map(models::model).into()
     } else {
-        files.iter().map(|file| Gguf::open(Path::new(file)).expect("a model file")).collect()
+        files.iter().map(|file| Arc::new(Gguf::open(Path::new(file)).expect("a model file"))).collect()
     };
     let differences: usize = models.iter().map(differences).sum();
     if differences == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
 /// Counts the ways that give other bits than the first, and says which.
-fn differences(model: &Gguf) -> usize {
+fn differences(model: &Arc<Gguf>) -> usize {
     let shape = ModelShape::read(model).expect("a model");
     let text: Vec<u32> =
         (0..TOKENS).map(|index| (index * 7 + index * index * 13 + 5) % shape.vocabulary as u32).collect();

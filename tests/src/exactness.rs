@@ -4,6 +4,7 @@
 //! pair of choices. [`logits`] runs a text in a way; whoever compares does it with `==` on bits.
 
 use std::ops::Range;
+use std::sync::Arc;
 
 use paceline_compute::cpu::CpuDevice;
 use paceline_compute::cpu::simd::Isa;
@@ -112,7 +113,7 @@ pub fn splits(model: &Gguf, shards: usize) -> Vec<Range<usize>> {
 ///
 /// # Panics
 /// If the model cannot be run so.
-pub fn logits(model: &Gguf, text: &[u32], way: Way, key_value_type: KvType) -> Vec<Vec<u32>> {
+pub fn logits(model: &Arc<Gguf>, text: &[u32], way: Way, key_value_type: KvType) -> Vec<Vec<u32>> {
     let device = CpuDevice::new(way.threads, Some(way.isa)).expect("the kernels are available");
     let layout = Layout {
         splits: splits(model, way.shards),

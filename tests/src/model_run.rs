@@ -3,6 +3,7 @@
 
 use std::collections::HashMap;
 use std::ops::Range;
+use std::sync::Arc;
 
 use paceline_compute::cpu::CpuDevice;
 use paceline_compute::device::{ChunkRows, MemoryOperation, MemorySpec, NO_TOKEN, StepInputs};
@@ -87,7 +88,7 @@ impl ModelRun {
     ///
     /// # Panics
     /// If a stage cannot be recorded or loaded.
-    pub fn new(device: &dyn Device, model: &Gguf, layout: Layout) -> ModelRun {
+    pub fn new(device: &dyn Device, model: &Arc<Gguf>, layout: Layout) -> ModelRun {
         let layers = ModelShape::read(model).expect("the model's shape").layers.len();
         let splits =
             if layout.splits.is_empty() { std::slice::from_ref(&(0..layers)).to_vec() } else { layout.splits.clone() };

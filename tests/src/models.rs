@@ -2,6 +2,7 @@
 
 use std::io::{Write, stderr};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use paceline_gguf::testing::GgufWriter;
 use paceline_gguf::{Gguf, TensorType};
@@ -23,10 +24,10 @@ pub fn tiny_hybrid() -> PathBuf {
 ///
 /// # Panics
 /// If it is missing in CI, or not valid.
-pub fn smollm2() -> Option<Gguf> {
+pub fn smollm2() -> Option<Arc<Gguf>> {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../target/models/SmolLM2-135M-Instruct.Q4_1.gguf");
     if path.exists() {
-        return Some(Gguf::open(&path).expect("the fetched model is valid"));
+        return Some(Arc::new(Gguf::open(&path).expect("the fetched model is valid")));
     }
     assert!(std::env::var_os("CI").is_none(), "{} must be there in CI: run tests/fetch-models", path.display());
     // Straight to the terminal: the output of tests that pass is hidden.
@@ -38,7 +39,11 @@ pub fn smollm2() -> Option<Gguf> {
 ///
 /// # Panics
 /// If there is none of that name.
-pub fn model(name: &str) -> Gguf {
+pub fn model(name: &str) -> Arc<Gguf> {
+    Arc::new(open(name))
+}
+
+fn open(name: &str) -> Gguf {
     if name == "tiny-hybrid-q8_0" {
         return Gguf::open(&tiny_hybrid()).expect("the embedded model is valid");
     }

@@ -2,6 +2,7 @@
 //! travel as bytes. One thread, no clock, no sockets: what comes out depends on nothing but the scheduler's choices.
 
 use std::collections::{BTreeMap, VecDeque};
+use std::sync::Arc;
 use std::time::Duration;
 
 use paceline_compute::cpu::CpuDevice;
@@ -65,7 +66,7 @@ impl Row {
     ///
     /// # Panics
     /// If they cannot be loaded.
-    pub fn new(model: &Gguf, layout: &RowLayout) -> Row {
+    pub fn new(model: &Arc<Gguf>, layout: &RowLayout) -> Row {
         let page_tokens = 16;
         let pages = layout.slots * layout.context.div_ceil(page_tokens);
         let mut limits = Limits::new(layout.shards, layout.slots, pages, page_tokens, layout.context);
@@ -237,13 +238,13 @@ impl Row {
 }
 
 /// A row of one stage with memory for one session of 64 tokens, to be fed by hand.
-pub fn single_stage(model: &Gguf) -> Stage {
+pub fn single_stage(model: &Arc<Gguf>) -> Stage {
     let (key_type, value_type) = (KvType::F16, KvType::F16);
     let memory = MemorySpec { page_tokens: 16, pages: 4, slots: 1, key_type, value_type, rows: 64, wanted: 1 };
     load(model, 1, memory, 1).pop().expect("one stage")
 }
 
-fn load(model: &Gguf, shards: usize, memory: MemorySpec, results: usize) -> Vec<Stage> {
+fn load(model: &Arc<Gguf>, shards: usize, memory: MemorySpec, results: usize) -> Vec<Stage> {
     let layers = ModelShape::read(model).expect("the model's shape").layers.len();
     let device = CpuDevice::new(1, None).expect("a thread");
     let (head, tail) = feedback(results);

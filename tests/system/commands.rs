@@ -25,8 +25,53 @@ fn a_bench_reports_rates_of_both_kinds() {
     assert_eq!(report["prefill"].as_array().map(Vec::len), Some(2));
     assert_eq!(report["decode"].as_array().map(Vec::len), Some(2));
     for rate in report["prefill"].as_array().into_iter().chain(report["decode"].as_array()).flatten() {
-        assert!(rate["tok_s"].as_f64().is_some_and(|rate| rate > 0.0), "{report}");
+        for field in ["tok_s", "roof", "of_roof"] {
+            assert!(rate[field].as_f64().is_some_and(|rate| rate > 0.0), "{field} in {report}");
+        }
     }
+}
+
+#[test]
+fn a_profile_says_where_the_time_of_each_step_goes() {
+    let arguments =
+        ["bench", "--profile", "--decode", "2", "--depth", "8", "--prefill", "32", "--repeat", "1", "--json"];
+    let report: Value = serde_json::from_str(&output(&arguments)).expect("JSON");
+    let phases: Vec<&Value> = report["steps"].as_array().into_iter().flatten().map(|step| &step["phase"]).collect();
+    assert_eq!(phases, ["decode", "prefill"]);
+    for step in report["steps"].as_array().into_iter().flatten() {
+        let operations = step["operations"].as_array().expect("a list");
+        let sum = |field: &str| operations.iter().filter_map(|operation| operation[field].as_u64()).sum::<u64>();
+        for field in ["count", "bytes", "macs"] {
+            assert!(sum(field) > 0, "{step}");
+            assert_eq!(Some(sum(field)), step["sum"][field].as_u64(), "{field}");
+        }
+        // Every matrix of the model is read in every step: about the size of the file.
+        assert!(sum("bytes") > 5_000_000, "{step}");
+        for name in ["attention", "delta rule", "norm"] {
+            let has_name = |operation: &Value| operation["name"].as_str().is_some_and(|found| found.contains(name));
+            assert!(operations.iter().any(has_name), "{name}");
+        }
+    }
+    let table = output(&["bench", "--profile", "--decode", "2", "--prefill", "16", "--repeat", "1"]);
+    assert!(table.contains("linear ffn_gate+ffn_up Q8_0"), "{table}");
+}
+
+#[test]
+fn tuning_ends_with_flags_that_the_program_takes() {
+    let tuned = output(&["bench", "--tune", "--decode", "2", "--repeat", "1", "--threads", "1"]);
+    let flags = tuned.lines().find_map(|line| line.strip_prefix("best: ")).expect("a best");
+    let flags: Vec<&str> = flags.split(' ').collect();
+    assert_eq!((flags[0], flags[1], flags[2]), ("--threads", "1", "--prefill-chunk"));
+    output(&[&["run", "--raw", "-p", "In", "-n", "2"], &flags[..]].concat());
+}
+
+#[test]
+fn verifying_rows_is_compared_with_one_row() {
+    let arguments = ["bench", "--verify", "--verify-rows", "1,8", "--decode", "4", "--repeat", "1", "--json"];
+    let report: Value = serde_json::from_str(&output(&arguments)).expect("JSON");
+    let rows: Vec<&Value> = report["verify"].as_array().into_iter().flatten().map(|one| &one["rows"]).collect();
+    assert_eq!(rows, [1, 8]);
+    assert!(report["verify"][1]["ratio"]["median"].as_f64().is_some_and(|ratio| ratio > 0.0), "{report}");
 }
 
 #[test]

@@ -1,6 +1,8 @@
 //! The same bits whatever the number of stages and threads, the chunks of the prompt, the kernels and the company.
 //! Every pair of choices is here; `cargo run --release -p paceline-tests --example exactness` runs all of them.
 
+use std::sync::Arc;
+
 use paceline_gguf::{Gguf, KvType};
 use paceline_tests::exactness::{Way, Ways, logits};
 use paceline_tests::models;
@@ -10,7 +12,7 @@ fn text(tokens: usize, vocabulary: u32) -> Vec<u32> {
     (0..tokens as u32).map(|index| (index * 7 + index * index * 13 + 5) % vocabulary).collect()
 }
 
-fn check(model: &Gguf, text: &[u32], ways: &[Way], key_value_type: KvType) {
+fn check(model: &Arc<Gguf>, text: &[u32], ways: &[Way], key_value_type: KvType) {
     let reference = logits(model, text, ways[0], key_value_type);
     assert_eq!(reference.len(), text.len() + 8);
     for &way in &ways[1..] {
@@ -26,6 +28,11 @@ fn check_pairs(name: &str, tokens: usize) {
     for key_value_type in [KvType::F16, KvType::F32] {
         check(&models::model(name), &text(tokens, 320), &ways, key_value_type);
     }
+}
+
+#[test]
+fn a_hybrid_with_keys_and_values_in_blocks() {
+    check(&models::model("mini16-Q8_0"), &text(300, 320), &Ways::usual().pairs(), KvType::Q8_0);
 }
 
 #[test]

@@ -17,6 +17,7 @@ enum Tolerance {
 }
 
 const SINGLE: Tolerance = Tolerance::Max(1e-3);
+const BLOCKS: Tolerance = Tolerance::Rms(0.05);
 const QUANTIZED: Tolerance = Tolerance::Rms(0.12);
 const QUANTIZED_EXPERTS: Tolerance = Tolerance::Rms(0.4);
 
@@ -114,6 +115,14 @@ fn pure_attention() {
 #[test]
 fn half_precision_keys_and_values() {
     check_with("mini-f32", "mini-f32-kvf16-fa", KvType::F16, Tolerance::Max(1e-2));
+}
+
+/// The reference is of keys and values in single precision: blocks of 8-bit codes lose this much.
+#[test]
+fn keys_and_values_in_blocks() {
+    for name in ["mini-f32", "mini-qwen3-f32", "mini-llama-f32", "mini-moe-f32"] {
+        check_with(name, name, KvType::Q8_0, BLOCKS);
+    }
 }
 
 #[test]

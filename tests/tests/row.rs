@@ -1,6 +1,8 @@
 //! The scheduler and the stages together: whatever steps the coordinator composes, however many stages they travel,
 //! each session's logits are bit for bit those of the model run alone.
 
+use std::sync::Arc;
+
 use paceline_core::session::FinishReason;
 use paceline_gguf::{Gguf, KvType};
 use paceline_proto::{
@@ -22,7 +24,7 @@ fn prompt(session: usize) -> Vec<u32> {
 }
 
 /// Greedy tokens of every session and the logits they were chosen from, by the model alone.
-fn expected(model: &Gguf) -> Vec<(Vec<u32>, Vec<Vec<u32>>)> {
+fn expected(model: &Arc<Gguf>) -> Vec<(Vec<u32>, Vec<Vec<u32>>)> {
     let layout =
         Layout { key_value_type: KvType::F16, sessions: SESSIONS, context: 256, rows: 256, ..Layout::default() };
     let mut run = ModelRun::new(&cpu(), model, layout);

@@ -3,7 +3,7 @@
 #[cfg(test)]
 mod tests;
 
-use std::{borrow::Cow, collections::HashMap, fmt, io, path::Path, sync::Arc};
+use std::{borrow::Cow, collections::HashMap, fmt, io, ops::Range, path::Path, sync::Arc};
 
 use crate::{
     Error, Metadata, Result, Shape, Tensor,
@@ -176,6 +176,25 @@ impl Gguf {
     /// The length of all tensors together, without headers and padding.
     pub fn tensor_bytes(&self) -> u64 {
         self.tensors.iter().map(|placed| placed.record.data.len() as u64).sum()
+    }
+
+    /// Says that `part`, bytes that [`tensor`](Self::tensor) lent, will be read soon.
+    pub fn read_ahead(&self, part: &[u8]) {
+        if let Some((file, range)) = self.position(part) {
+            file.read_ahead(range);
+        }
+    }
+
+    /// Says that `part`, bytes that [`tensor`](Self::tensor) lent, will not be read for long: a mapped file's pages
+    /// leave the program's memory, and come back when they are touched.
+    pub fn forget(&self, part: &[u8]) {
+        if let Some((file, range)) = self.position(part) {
+            file.forget(range);
+        }
+    }
+
+    fn position(&self, part: &[u8]) -> Option<(&FileBytes, Range<usize>)> {
+        self.files.iter().find_map(|file| Some((file, file.position(part)?)))
     }
 
     fn lend<'a>(&'a self, placed: &'a PlacedTensor) -> Tensor<'a> {

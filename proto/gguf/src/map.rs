@@ -1,9 +1,9 @@
 //! Where the bytes of a file are: mapped from the disk, or in memory already.
 #![expect(unsafe_code, reason = "mapping a file is unsafe because others may change it")]
 
-use std::{borrow::Cow, fs, fs::File, io, path::Path};
+use std::{borrow::Cow, fs, fs::File, io, ops::Range, path::Path};
 
-use memmap2::Mmap;
+use memmap2::{Advice, Mmap, UncheckedAdvice};
 
 use crate::{Error, Result};
 
@@ -37,6 +37,32 @@ impl FileBytes {
         match self {
             FileBytes::Mapped(map) => map,
             FileBytes::Memory(bytes) => bytes,
+        }
+    }
+
+    /// Where `part`, a slice lent from these bytes, lies in them; `None` for any other slice.
+    pub(crate) fn position(&self, part: &[u8]) -> Option<Range<usize>> {
+        let (own, part) = (self.as_slice().as_ptr_range(), part.as_ptr_range());
+        let inside = own.start <= part.start && part.end <= own.end;
+        inside.then(|| part.start.addr() - own.start.addr()..part.end.addr() - own.start.addr())
+    }
+
+    /// Lets the system read a part from the disk while the program does something else.
+    pub(crate) fn read_ahead(&self, part: Range<usize>) {
+        if let FileBytes::Mapped(map) = self {
+            // Without it, the part is read when it is touched.
+            let _ = map.advise_range(Advice::WillNeed, part.start, part.len());
+        }
+    }
+
+    /// Takes a part out of the program's memory, until it is touched again.
+    pub(crate) fn forget(&self, part: Range<usize>) {
+        if let FileBytes::Mapped(map) = self {
+            // SAFETY: the map is of a file and read-only, so that its pages hold nothing but the file's bytes, which
+            // are read again when they are touched.
+            let advised = unsafe { map.unchecked_advise_range(UncheckedAdvice::DontNeed, part.start, part.len()) };
+            // Without it, the pages count as the program's until the system wants them back.
+            let _ = advised;
         }
     }
 }

@@ -6,22 +6,23 @@
 //!
 //! `cargo bench -p paceline-compute --bench linear -- 2 Q4_K Q6_K avx512`
 
-use std::hint::black_box;
+use std::hint::{black_box, spin_loop};
 use std::ops::Range;
-use std::sync::Barrier;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 use std::time::Instant;
 
 use paceline_compute::blocks;
 use paceline_compute::cpu::linear::{
-    INPUT_BLOCK, Input, OutputRows, PANEL_ROWS, PackedWeight, QuantizedBlock, Rows, linear, quantize,
+    INPUT_BLOCK, Input, OutputRows, PackedWeight, QuantizedBlock, Rows, linear, quantize,
 };
 use paceline_compute::cpu::simd::{Isa, Kernel, Simd};
 use paceline_gguf::TensorType;
 
 const COLUMNS: usize = 4096;
 /// Enough that no cache holds the weights.
-const DECODE_ROWS: usize = 24 * 1024;
+const DECODE_BYTES: usize = 256 << 20;
 const PREFILL_ROWS: usize = 2 * 1024;
 /// How much is timed at once.
 const MACS_PER_SLICE: usize = 16 << 20;
@@ -36,7 +37,8 @@ struct Settings {
 fn main() {
     let settings = read_arguments();
     let Settings { threads, isa, .. } = settings;
-    println!("{isa}, {threads} threads, reading memory at {:.1} GB/s", memory_speed(&settings));
+    let (memory, dots) = (memory_speed(&settings), dot_speed(&settings));
+    println!("{isa}, {threads} threads, reading memory at {memory:.1} GB/s, dot products at {dots:.0} GMAC/s");
     println!("type    bits   1 row GB/s  8 rows GB/s  8/1 time  64 GMAC/s  512 GMAC/s  pack GB/s");
     for &kind in &settings.kinds {
         measure(&settings, kind);
@@ -62,10 +64,11 @@ fn read_arguments() -> Settings {
 }
 
 fn measure(settings: &Settings, kind: TensorType) {
-    let (weight, packing) = random_weight(kind, DECODE_ROWS);
+    let decode_rows = DECODE_BYTES / kind.bytes_for(COLUMNS);
+    let (weight, packing) = random_weight(kind, decode_rows);
     let [one, eight] = [1, 8].map(|rows| seconds(settings, &weight, rows));
     let gigabytes = weight.bytes() as f64 / 1e9;
-    let bits = 8.0 * weight.bytes() as f64 / (DECODE_ROWS * COLUMNS) as f64;
+    let bits = 8.0 * weight.bytes() as f64 / (decode_rows * COLUMNS) as f64;
     drop(weight);
 
     let (weight, _) = random_weight(kind, PREFILL_ROWS);
@@ -101,63 +104,90 @@ fn seconds(settings: &Settings, weight: &PackedWeight, rows: usize) -> f64 {
     let mut quantized = vec![QuantizedBlock::default(); values.len() / INPUT_BLOCK];
     quantize(settings.isa, &values, &mut quantized);
     let input = if blocks::is_quantized(weight.kind()) { Input::Quantized(&quantized) } else { Input::Float(&values) };
-    let macs_per_panel = rows * PANEL_ROWS * COLUMNS;
-    let step = (MACS_PER_SLICE / macs_per_panel).clamp(1, 64);
-    slowest(settings.threads, |thread| {
-        let share = |part: usize| weight.panels() * part / settings.threads;
-        let (start, end) = (share(thread), share(thread + 1));
-        let columns = weight.rows();
-        // Every thread has an output of its own: the time is the same.
-        let mut products = vec![0.0; rows * columns];
-        best(end - start, step, |panels| {
-            let mut output = OutputRows::new(&mut products, columns, false);
-            let panels = start + panels.start..start + panels.end;
-            linear(settings.isa, weight, 0, panels, input, Rows::First(rows), &mut output);
-        })
+    let (threads, panels, columns) = (settings.threads, weight.panels(), weight.rows());
+    let slices = (rows * columns * COLUMNS / threads).div_ceil(MACS_PER_SLICE).min(panels / threads);
+    // Every thread has an output of its own: the time is the same.
+    let outputs: Vec<_> = (0..threads).map(|_| Mutex::new(vec![0.0; rows * columns])).collect();
+    slowest(threads, slices, |thread, slice| {
+        let own = part(panels, thread, threads);
+        let due = part(own.len(), slice, slices);
+        let mut products = outputs[thread].lock().expect("no thread panics");
+        let mut output = OutputRows::new(&mut products, columns, false);
+        let panels = own.start + due.start..own.start + due.end;
+        linear(settings.isa, weight, 0, panels, input, Rows::First(rows), &mut output);
     })
 }
 
 /// GB/s of plain reading.
 fn memory_speed(settings: &Settings) -> f64 {
     let values = vec![1i32; 64 << 20];
-    let seconds = slowest(settings.threads, |thread| {
-        let share = values.len() / settings.threads;
-        let values = &values[share * thread..][..share];
-        best(share, 1 << 18, |slice| {
-            black_box(settings.isa.run(Sum(&values[slice])));
-        })
+    let slices = values.len() / settings.threads / (1 << 18);
+    let seconds = slowest(settings.threads, slices, |thread, slice| {
+        let own = &values[part(values.len(), thread, settings.threads)];
+        black_box(settings.isa.run(Sum(&own[part(own.len(), slice, slices)])));
     });
     size_of_val(values.as_slice()) as f64 / 1e9 / seconds
 }
 
-/// Runs the same measurement on all threads at once; the longest time counts.
-fn slowest(threads: usize, measure: impl Fn(usize) -> f64 + Sync) -> f64 {
-    let barrier = Barrier::new(threads);
-    let (barrier, measure) = (&barrier, &measure);
-    thread::scope(|scope| {
-        let run = move |thread: usize| {
-            barrier.wait();
-            measure(thread)
-        };
-        let handles: Vec<_> = (1..threads).map(|thread| scope.spawn(move || run(thread))).collect();
-        let first = run(0);
-        let others = handles.into_iter().map(|handle| handle.join().expect("no thread panics"));
-        others.fold(first, f64::max)
-    })
+/// GMAC/s of nothing but integer dot products: what prefill cannot surpass.
+fn dot_speed(settings: &Settings) -> f64 {
+    const ROUNDS: usize = 1 << 16;
+    let seconds = slowest(settings.threads, 4, |_, _| {
+        black_box(settings.isa.run(Dots(ROUNDS)));
+    });
+    (settings.threads * 4 * ROUNDS * 8 * 64) as f64 / 1e9 / seconds
 }
 
-/// Does work in slices of about a millisecond, all of it some times over, and sums the shortest
-/// times of every slice: what a machine does that is interrupted less often than that.
-fn best(length: usize, step: usize, mut work: impl FnMut(Range<usize>)) -> f64 {
-    let mut shortest = vec![f64::INFINITY; length.div_ceil(step)];
-    for _ in 0..REPEATS {
-        for (index, shortest) in shortest.iter_mut().enumerate() {
+/// Does work in slices of about a millisecond that all threads begin together, all of it some times over, and sums
+/// the shortest times of every slice, of which the slowest thread's counts: what a machine does that is interrupted
+/// less often than that. `work` gets the thread and which of so many slices is due.
+fn slowest(threads: usize, slices: usize, work: impl Fn(usize, usize) + Sync) -> f64 {
+    let arrived = AtomicUsize::new(0);
+    let (arrived, work) = (&arrived, &work);
+    let run = move |thread: usize| {
+        let timed = |round: usize| {
+            arrived.fetch_add(1, Ordering::AcqRel);
+            while arrived.load(Ordering::Acquire) < (round + 1) * threads {
+                spin_loop();
+            }
             let start = Instant::now();
-            work(index * step..length.min((index + 1) * step));
-            *shortest = shortest.min(start.elapsed().as_secs_f64());
+            work(thread, round % slices);
+            start.elapsed().as_secs_f64()
+        };
+        (0..slices * REPEATS).map(timed).collect::<Vec<_>>()
+    };
+    let times = thread::scope(|scope| {
+        let handles: Vec<_> = (1..threads).map(|thread| scope.spawn(move || run(thread))).collect();
+        let mut times = vec![run(0)];
+        times.extend(handles.into_iter().map(|handle| handle.join().expect("no thread panics")));
+        times
+    });
+    let slowest = |round: usize| times.iter().map(|times| times[round]).fold(0.0, f64::max);
+    let rounds = |slice: usize| (slice..slices * REPEATS).step_by(slices);
+    (0..slices).map(|slice| rounds(slice).map(slowest).fold(f64::INFINITY, f64::min)).sum()
+}
+
+/// The `index`-th of so many parts of `0..length`.
+fn part(length: usize, index: usize, parts: usize) -> Range<usize> {
+    length * index / parts..length * (index + 1) / parts
+}
+
+struct Dots(usize);
+
+impl Kernel for Dots {
+    type Output = i32;
+
+    #[inline(always)]
+    fn run<S: Simd>(self, s: S) -> i32 {
+        let mut sums = [s.zero_i32(); 8];
+        let factor = s.splat_i32(black_box(0x0102_0304));
+        for _ in 0..self.0 {
+            for sum in &mut sums {
+                *sum = s.dot_u7(*sum, factor, factor);
+            }
         }
+        sums.into_iter().fold(0, |total, sum| total.wrapping_add(s.reduce_sum_i32(sum)))
     }
-    shortest.iter().sum()
 }
 
 struct Sum<'a>(&'a [i32]);

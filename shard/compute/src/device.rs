@@ -4,11 +4,13 @@
 //! memories in place. Nothing above this trait knows how weights, activations or pages are stored.
 
 use std::ops::Range;
+use std::sync::Arc;
+use std::time::Duration;
 
 use paceline_gguf::{Gguf, KvType};
 
 use crate::Result;
-use crate::program::{Buffer, Program};
+use crate::program::{Buffer, Program, Weight};
 
 /// The token id of a row that came as a vector instead (see [`StepInputs::vectors`]).
 pub const NO_TOKEN: u32 = u32::MAX;
@@ -120,7 +122,8 @@ pub trait Device: Send + Sync {
     /// What it is.
     fn describe(&self) -> Description;
 
-    /// Loads the program's weights from `model`, reserves its memories, and makes it ready to run.
+    /// Loads the program's weights from `model`, reserves its memories, and makes it ready to run. A device that
+    /// can read the file's own bytes while it runs (the table of embeddings) keeps the model open.
     /// `progress` is called with the bytes of each tensor read from the file.
     ///
     /// # Errors
@@ -128,7 +131,7 @@ pub trait Device: Send + Sync {
     fn load(
         &self,
         program: Program,
-        model: &Gguf,
+        model: &Arc<Gguf>,
         memory: MemorySpec,
         progress: &mut dyn FnMut(u64),
     ) -> Result<Box<dyn LoadedStage>>;
@@ -137,6 +140,17 @@ pub trait Device: Send + Sync {
 /// Reads all rows of a buffer between two operations of a step.
 pub type ReadBuffer<'a> = &'a dyn Fn(Buffer) -> Vec<f32>;
 
+/// How long an operation took, or several that the device runs as one.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct OperationTime {
+    /// Their indices in the program.
+    pub operations: Range<usize>,
+    /// The one among them that does most of the work.
+    pub main: usize,
+    /// From the first thread's beginning to the last one's end.
+    pub time: Duration,
+}
+
 /// A stage program with its weights and memories on a device.
 pub trait LoadedStage: Send {
     /// The program it runs.
@@ -144,6 +158,9 @@ pub trait LoadedStage: Send {
 
     /// Bytes it occupies.
     fn memory_use(&self) -> MemoryUse;
+
+    /// Bytes that one tensor of the program occupies as it is stored here.
+    fn weight_bytes(&self, weight: Weight) -> u64;
 
     /// Applies one memory operation, after all steps run before it.
     ///
@@ -169,4 +186,10 @@ pub trait LoadedStage: Send {
     /// # Errors
     /// As [`LoadedStage::run`].
     fn run_observed(&mut self, inputs: &StepInputs<'_>, observe: &mut dyn FnMut(usize, ReadBuffer<'_>)) -> Result<()>;
+
+    /// Runs a step and then tells `observe`, in order, how long all threads together took for each operation.
+    ///
+    /// # Errors
+    /// As [`LoadedStage::run`].
+    fn run_measured(&mut self, inputs: &StepInputs<'_>, observe: &mut dyn FnMut(OperationTime)) -> Result<()>;
 }

@@ -46,7 +46,7 @@ pub enum Error {
         found: usize,
     },
     /// The device cannot store keys and values in this type.
-    #[error("keys and values cannot be stored as {kind} on this device; it has f32, f16 and bf16")]
+    #[error("keys and values cannot be stored as {kind} on this device; it has f32, f16, bf16 and q8_0")]
     UnsupportedKvType {
         /// The type.
         kind: KvType,

@@ -1,5 +1,7 @@
 //! The CPU device from outside: loading whole programs, and what it says when it cannot.
 
+use std::sync::Arc;
+
 use paceline_compute::cpu::CpuDevice;
 use paceline_compute::device::{ChunkRows, MemorySpec, StepInputs};
 use paceline_compute::program::{Buffer, CacheSpec, Op, Product, Program, RowSpace, StateSpec, WeightSpec, WeightUse};
@@ -22,14 +24,14 @@ fn floats(values: impl IntoIterator<Item = f32>) -> Vec<u8> {
 }
 
 /// `fused` is three matrices of `(2, 2)` in one: rows (1, 0), (0, 1), (2, 0), (0, 2), (3, 0), (0, 3).
-fn model() -> Gguf {
+fn model() -> Arc<Gguf> {
     let mut file = GgufWriter::new();
     let rows = [1.0, 0.0, 0.0, 1.0, 2.0, 0.0, 0.0, 2.0, 3.0, 0.0, 0.0, 3.0];
     file.tensor("fused", TensorType::F32, &[2, 6], floats(rows));
     // Two experts of four rows.
     file.tensor("experts", TensorType::F32, &[2, 4, 2], floats((0..16).map(|value| value as f32)));
     file.tensor("bias", TensorType::F32, &[2], floats([0.5, -0.5]));
-    Gguf::from_vec(file.to_vec(), "test").expect("the writer writes valid files")
+    Arc::new(Gguf::from_vec(file.to_vec(), "test").expect("the writer writes valid files"))
 }
 
 fn weight(tensor: &str, usage: WeightUse, rows: Option<std::ops::Range<usize>>) -> WeightSpec {
@@ -141,11 +143,16 @@ fn a_convolution_of_too_many_taps_is_refused() {
 }
 
 #[test]
-fn quantized_keys_are_refused() {
+fn keys_and_values_that_cannot_be_stored_are_refused() {
     let (mut program, _) = program(weight("fused", WeightUse::Matrix, None), 6);
     program.cache(CacheSpec { key_value_heads: 1, key_dim: 32, value_dim: 32 });
-    let error = refusal(program, MemorySpec { key_type: KvType::Q8_0, ..MEMORY });
-    assert!(error.to_string().contains("cannot be stored as q8_0"), "{error}");
+    for kind in [KvType::Q4_0, KvType::Q4_1, KvType::Iq4Nl] {
+        let error = refusal(program.clone(), MemorySpec { key_type: kind, ..MEMORY });
+        assert!(error.to_string().contains(&format!("cannot be stored as {kind}")), "{error}");
+    }
+    program.cache(CacheSpec { key_value_heads: 1, key_dim: 32, value_dim: 48 });
+    let error = refusal(program, MemorySpec { value_type: KvType::Q8_0, ..MEMORY });
+    assert_eq!(error.to_string(), "48 values per row are not a multiple of the 32 values of a Q8_0 block");
 }
 
 /// Sizes come from metadata and flags: whatever they are, the answer is an error.

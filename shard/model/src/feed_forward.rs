@@ -1,6 +1,6 @@
 //! Feed-forward networks: one dense SwiGLU network, or experts that a router chooses from (spec section 3.4).
 
-use paceline_compute::program::{Buffer, Op, Weight};
+use paceline_compute::program::{Buffer, Op, Product, Weight};
 
 use crate::Result;
 use crate::recorder::{Recorder, product};
@@ -9,25 +9,23 @@ use crate::settings::Settings;
 /// Records `stream += down · (silu(gate · input) ⊙ (up · input))`; the networks are `width` wide inside.
 pub(crate) fn dense(recorder: &mut Recorder<'_>, input: Buffer, width: usize) -> Result<()> {
     let names = ["ffn_gate.weight", "ffn_up.weight"];
-    let hidden = swiglu(recorder, input, ["ffn_gate", "ffn_up"], names, width)?;
+    let [gate, up] = gate_and_up(recorder, ["ffn_gate", "ffn_up"], names, width)?;
+    recorder.linear("ffn_gate", input, vec![gate, up]);
+    recorder.record("ffn_swiglu", Op::SwiGlu { gate: gate.output, up: up.output });
     let down = recorder.matrix("ffn_down.weight")?;
-    recorder.add_to_stream("l_out", down, hidden);
+    recorder.add_to_stream("l_out", down, gate.output);
     Ok(())
 }
 
-/// Records `silu(gate · input) ⊙ (up · input)`; `(rows, width)`.
-fn swiglu(
+/// The products `gate · input` and `up · input`, both `(rows, width)`.
+fn gate_and_up(
     recorder: &mut Recorder<'_>,
-    input: Buffer,
     buffers: [&'static str; 2],
     tensors: [&str; 2],
     width: usize,
-) -> Result<Buffer> {
+) -> Result<[Product; 2]> {
     let [gate, up] = buffers.map(|name| recorder.scratch(name, width));
-    let products = vec![product(recorder.matrix(tensors[0])?, gate), product(recorder.matrix(tensors[1])?, up)];
-    recorder.linear(buffers[0], input, products);
-    recorder.record("ffn_swiglu", Op::SwiGlu { gate, up });
-    Ok(gate)
+    Ok([product(recorder.matrix(tensors[0])?, gate), product(recorder.matrix(tensors[1])?, up)])
 }
 
 /// The sizes of a mixture of experts.
@@ -59,32 +57,37 @@ impl Experts {
     }
 
     /// Records `stream += Σ weight · expert(input)` over the experts that the router chooses for each row, and the
-    /// shared expert.
+    /// shared expert. Its first products are computed along with the router's, from the same input.
     pub(crate) fn record(&self, recorder: &mut Recorder<'_>, input: Buffer) -> Result<()> {
         let logits = recorder.scratch("ffn_moe_logits", self.count);
-        let router = recorder.matrix("ffn_gate_inp.weight")?;
-        recorder.linear("ffn_moe_logits", input, vec![product(router, logits)]);
+        let mut products = vec![product(recorder.matrix("ffn_gate_inp.weight")?, logits)];
+        let shared = self.shared.map(|width| SharedExpert::of(recorder, width)).transpose()?;
+        products.extend(shared.iter().flat_map(|shared| [shared.switch, shared.gate, shared.up]));
+        recorder.linear("ffn_moe_logits", input, products);
+        if let Some(SharedExpert { gate, up, .. }) = &shared {
+            recorder.record("ffn_swiglu", Op::SwiGlu { gate: gate.output, up: up.output });
+        }
 
         // (rows, 2 · used): which experts, and their weights
         let route = recorder.scratch("ffn_moe_topk", 2 * self.used);
         let choose = Op::Route { logits, used: self.used, renormalize: true, scale: self.scale, output: route };
         recorder.record("ffn_moe_topk", choose);
 
-        let (gate, up) = self.gate_and_up(recorder)?;
+        let (gate, up) = self.weights(recorder)?;
         let down = recorder.experts("ffn_down_exps.weight", None)?;
         let experts = Op::Experts { input, route, gate, up, down, output: recorder.stream() };
-        match self.shared {
+        match shared {
             None => recorder.record("l_out", experts),
-            Some(width) => {
+            Some(shared) => {
                 recorder.record("ffn_moe_out", experts);
-                shared_expert(recorder, input, width)?;
+                shared.add_to_stream(recorder)?;
             }
         }
         Ok(())
     }
 
     /// The experts' first two matrices: two tensors, or one with each expert's gate rows before its up rows.
-    fn gate_and_up(&self, recorder: &mut Recorder<'_>) -> Result<(Weight, Weight)> {
+    fn weights(&self, recorder: &mut Recorder<'_>) -> Result<(Weight, Weight)> {
         let fused = "ffn_gate_up_exps.weight";
         if recorder.has(fused) {
             let gate = recorder.experts(fused, Some(0..self.width))?;
@@ -95,18 +98,32 @@ impl Experts {
     }
 }
 
-/// Records `stream += sigmoid(gate · input) · expert(input)` for the expert that every row uses.
-fn shared_expert(recorder: &mut Recorder<'_>, input: Buffer, width: usize) -> Result<()> {
-    // (rows, 1)
-    let gate = recorder.scratch("shared_expert_gate", 1);
-    let weight = recorder.matrix("ffn_gate_inp_shexp.weight")?;
-    recorder.linear("shared_expert_gate", input, vec![product(weight, gate)]);
+/// The expert that every row uses: `stream += sigmoid(switch · input) · down(silu(gate · input) ⊙ (up · input))`.
+struct SharedExpert {
+    /// `(rows, 1)`
+    switch: Product,
+    /// `(rows, width)`
+    gate: Product,
+    /// `(rows, width)`
+    up: Product,
+}
 
-    let names = ["ffn_gate_shexp.weight", "ffn_up_shexp.weight"];
-    let hidden = swiglu(recorder, input, ["ffn_gate_shexp", "ffn_up_shexp"], names, width)?;
-    let output = recorder.scratch("ffn_shexp", recorder.width());
-    let down = recorder.matrix("ffn_down_shexp.weight")?;
-    recorder.linear("ffn_shexp", hidden, vec![product(down, output)]);
-    recorder.record("l_out", Op::AddGated { input: output, gate, output: recorder.stream() });
-    Ok(())
+impl SharedExpert {
+    fn of(recorder: &mut Recorder<'_>, width: usize) -> Result<SharedExpert> {
+        let output = recorder.scratch("shared_expert_gate", 1);
+        let switch = product(recorder.matrix("ffn_gate_inp_shexp.weight")?, output);
+        let names = ["ffn_gate_shexp.weight", "ffn_up_shexp.weight"];
+        let [gate, up] = gate_and_up(recorder, ["ffn_gate_shexp", "ffn_up_shexp"], names, width)?;
+        Ok(SharedExpert { switch, gate, up })
+    }
+
+    /// Records the rest, after the gate and up products were made one.
+    fn add_to_stream(&self, recorder: &mut Recorder<'_>) -> Result<()> {
+        let output = recorder.scratch("ffn_shexp", recorder.width());
+        let down = recorder.matrix("ffn_down_shexp.weight")?;
+        recorder.linear("ffn_shexp", self.gate.output, vec![product(down, output)]);
+        let (gate, stream) = (self.switch.output, recorder.stream());
+        recorder.record("l_out", Op::AddGated { input: output, gate, output: stream });
+        Ok(())
+    }
 }

@@ -46,17 +46,8 @@ fn every_architecture_is_recorded_whole() {
 #[test]
 fn layers_are_named_as_in_the_reference_graph() {
     let program = whole(&ModelFile::new("qwen35moe", 4, 0), 4);
-    let experts = [
-        "attn_post_norm",
-        "ffn_moe_logits",
-        "ffn_moe_topk",
-        "ffn_moe_out",
-        "shared_expert_gate",
-        "ffn_gate_shexp",
-        "ffn_swiglu",
-        "ffn_shexp",
-        "l_out",
-    ];
+    let experts =
+        ["attn_post_norm", "ffn_moe_logits", "ffn_swiglu", "ffn_moe_topk", "ffn_moe_out", "ffn_shexp", "l_out"];
     let delta_net =
         ["attn_norm", "linear_attn_qkv_mixed", "conv_output_silu", "attn_output", "final_output", "attn_residual"];
     let attention = ["attn_norm", "Qcur_full", "Qcur", "attn_gated", "attn_residual"];

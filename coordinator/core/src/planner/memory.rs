@@ -10,15 +10,15 @@ use crate::limits::CREDITS_PER_STAGE;
 
 /// Activations are in single precision.
 const ELEMENT_BYTES: u64 = 4;
-/// Devices pack weights for speed; with wider scales that takes up to so much of them in addition.
-const PACKING_PARTS: u64 = 16;
+/// Devices pack weights for speed; of the type that grows most (Q3_K, by 3.6 %) it takes this part of them in addition.
+const PACKING_PARTS: u64 = 27;
 /// What a device works with besides the buffers that its rows need, such as partial results of long contexts.
 const SCRATCH_BYTES: u64 = 16 << 20;
 
 /// Bytes by what they are for. Sums that are too large stop at the largest number.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
 pub struct Memory {
-    /// Layers, embedding and head, as stored in the model file.
+    /// Layers and head, as stored in the model file.
     pub weights: u64,
     /// Pages of keys and values.
     pub key_value: u64,
@@ -26,12 +26,15 @@ pub struct Memory {
     pub states: u64,
     /// Activations of a step, logits and frames in flight.
     pub buffers: u64,
-    /// Kept for what a device needs in addition: a sixteenth of the weights for packing them, and scratch space.
+    /// Kept for what a device needs in addition: a 27th of the weights for packing them, and scratch space.
     pub reserve: u64,
+    /// The table of embeddings, which is read where the model file is mapped. It is not reserved: the system keeps
+    /// the rows in use in memory, and takes them back when it needs to.
+    pub mapped: u64,
 }
 
 impl Memory {
-    /// All of it.
+    /// All that is reserved.
     pub fn total(&self) -> u64 {
         [self.key_value, self.states, self.buffers, self.reserve].into_iter().fold(self.weights, u64::saturating_add)
     }
@@ -49,6 +52,7 @@ impl Memory {
             states: shape.state_bytes(layers).saturating_mul(wishes.slots() as u64),
             buffers: buffers(shape, stage, wishes),
             reserve: weights.div_ceil(PACKING_PARTS) + SCRATCH_BYTES,
+            mapped: if stage.first { shape.embedding.bytes } else { 0 },
         }
     }
 }
@@ -63,6 +67,7 @@ impl Add for Memory {
             states: self.states.saturating_add(other.states),
             buffers: self.buffers.saturating_add(other.buffers),
             reserve: self.reserve.saturating_add(other.reserve),
+            mapped: self.mapped.saturating_add(other.mapped),
         }
     }
 }
@@ -73,14 +78,12 @@ impl Sum for Memory {
     }
 }
 
-/// The layers; the embedding where tokens come in, the head where logits go out. A tied embedding is kept on both
-/// sides, even if they are the same stage: as a table to look up, and as a matrix to multiply with. What belongs to no
-/// layer (frequencies of the rotation) is small, and every stage keeps it.
+/// The layers, and the head where logits go out; an embedding that is the head too is reserved for that only. What
+/// belongs to no layer (frequencies of the rotation) is small, and every stage keeps it.
 fn weights(shape: &ModelShape, stage: &Stage) -> u64 {
     let layers = shape.weights(stage.layers.clone()).bytes + shape.other.bytes;
-    let embedding = if stage.first { shape.embedding.bytes } else { 0 };
     let head = if stage.last { shape.head().bytes } else { 0 };
-    layers + embedding + head
+    layers + head
 }
 
 /// Bytes of weights that the stage reads for one token.

@@ -33,6 +33,8 @@ pub fn render(placement: &Placement) -> String {
         placement.page_tokens,
         placement.slots,
     );
+    let Memory { mapped, .. } = placement.memory();
+    let _ = writeln!(text, "{} of embeddings stay in the model file, and in memory while it has room", human(mapped));
     let total = placement.memory().total();
     let free = placement.available.saturating_sub(total);
     let _ = writeln!(text, "{} of {} used, {} stay free", human(total), human(placement.available), human(free));

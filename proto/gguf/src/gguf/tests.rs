@@ -51,6 +51,27 @@ fn a_file_and_memory_hold_the_same_model() {
 }
 
 #[test]
+fn what_is_forgotten_comes_back() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("two.gguf");
+    two_tensors().write(&path).unwrap();
+    for gguf in [Gguf::open(&path).unwrap(), Gguf::from_vec(two_tensors().to_vec(), "received").unwrap()] {
+        let b = gguf.tensor("b").unwrap();
+        gguf.read_ahead(b.data);
+        gguf.forget(b.data);
+        gguf.forget(&b.data[30..31]);
+        gguf.forget(&b.data[..0]);
+        check_two_tensors(&gguf);
+        assert_eq!(b.data, (0..68).collect::<Vec<u8>>());
+        // Bytes of something else are no part of the model.
+        let other = [1; 5000];
+        gguf.read_ahead(&other);
+        gguf.forget(&other);
+        assert_eq!(other, [1; 5000]);
+    }
+}
+
+#[test]
 fn version_2_has_the_same_layout() {
     check_two_tensors(&Gguf::from_vec(GgufWriter { version: 2, ..two_tensors() }.to_vec(), "old").unwrap());
 }

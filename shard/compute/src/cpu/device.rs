@@ -13,8 +13,8 @@ use crate::{Error, Result};
 
 /// Some threads of this host. Stages that share a device take turns on its threads.
 pub struct CpuDevice {
-    pool: Arc<Pool>,
-    isa: Isa,
+    pub(super) pool: Arc<Pool>,
+    pub(super) isa: Isa,
 }
 
 impl CpuDevice {
@@ -24,14 +24,30 @@ impl CpuDevice {
     /// # Errors
     /// An instruction set that this host lacks; threads that the system does not grant.
     pub fn new(threads: usize, isa: Option<Isa>) -> Result<Self> {
-        let isa = isa.unwrap_or_else(Isa::detect);
-        if !isa.is_available() {
-            let available = Isa::ALL.into_iter().filter(|isa| isa.is_available()).map(Isa::name);
-            let available = available.collect::<Vec<_>>().join(", ");
-            return Err(Error::MissingInstructions { isa: isa.to_string(), available });
-        }
+        let isa = usable(isa)?;
         Ok(Self { pool: Arc::new(Pool::new(threads)?), isa })
     }
+
+    /// Starts a device of one thread per core of `cores`, numbered as the system does, and keeps each on its core. The
+    /// thread that runs a step belongs to the first core, and is kept there from its first step on.
+    ///
+    /// # Errors
+    /// As [`CpuDevice::new`]. A core that the system refuses is no error: the thread then runs anywhere.
+    pub fn on_cores(cores: &[usize], isa: Option<Isa>) -> Result<Self> {
+        let isa = usable(isa)?;
+        Ok(Self { pool: Arc::new(Pool::on_cores(cores)?), isa })
+    }
+}
+
+/// The instruction set to use, if the host has it.
+fn usable(isa: Option<Isa>) -> Result<Isa> {
+    let isa = isa.unwrap_or_else(Isa::detect);
+    if !isa.is_available() {
+        let available = Isa::ALL.into_iter().filter(|isa| isa.is_available()).map(Isa::name);
+        let available = available.collect::<Vec<_>>().join(", ");
+        return Err(Error::MissingInstructions { isa: isa.to_string(), available });
+    }
+    Ok(isa)
 }
 
 impl Device for CpuDevice {
@@ -44,7 +60,7 @@ impl Device for CpuDevice {
     fn load(
         &self,
         program: Program,
-        model: &Gguf,
+        model: &Arc<Gguf>,
         memory: MemorySpec,
         progress: &mut dyn FnMut(u64),
     ) -> Result<Box<dyn LoadedStage>> {

@@ -4,6 +4,7 @@
 
 pub mod linear;
 pub mod math;
+pub mod roof;
 pub mod simd;
 
 mod buffers;

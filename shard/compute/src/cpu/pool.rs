@@ -3,9 +3,13 @@
 //! [`Pool::run`] runs one closure on every thread; inside, [`Member::wait`] is a barrier. The caller's
 //! thread is member 0, so a pool of one has no threads of its own. A panic in one member breaks the
 //! barrier for all others, becomes [`Error::Threads`], and the pool refuses further work.
+//!
+//! A pool can have a core for every member. The members then pack weights, touch memory first, and read it later
+//! where it lies: on a host with several memory nodes, a pool whose cores are of one node works in that node.
 
 #![expect(unsafe_code, reason = "workers call a closure that lives on the caller's stack")]
 
+mod pin;
 mod signal;
 #[cfg(test)]
 mod tests;
@@ -36,6 +40,8 @@ pub(crate) struct Pool {
 /// What all members see.
 struct Team {
     threads: usize,
+    /// A core for every member, or none.
+    cores: Vec<usize>,
     /// The number of the current job; workers wait for the next one.
     epoch: Signal,
     /// Points to the current [`Job`]; valid from the start of its epoch until all workers are done.
@@ -65,10 +71,23 @@ impl Pool {
     /// # Errors
     /// [`Error::Threads`] for no threads at all, or more than the system grants.
     pub(crate) fn new(threads: usize) -> Result<Self> {
+        Self::start(Team::new(threads, Vec::new()))
+    }
+
+    /// Starts a thread per core, but for the first core: that is where the callers of [`Pool::run`] are pinned.
+    ///
+    /// # Errors
+    /// As [`Pool::new`].
+    pub(crate) fn on_cores(cores: &[usize]) -> Result<Self> {
+        Self::start(Team::new(cores.len(), cores.to_vec()))
+    }
+
+    fn start(team: Team) -> Result<Self> {
+        let threads = team.threads;
         if threads == 0 {
             return Err(Error::Threads { reason: "a pool needs at least one".to_owned() });
         }
-        let team = Arc::new(Team::new(threads));
+        let team = Arc::new(team);
         let mut pool = Self { team, workers: Vec::new(), jobs: Mutex::new(0) };
         for index in 1..threads {
             let team = Arc::clone(&pool.team);
@@ -92,6 +111,7 @@ impl Pool {
     pub(crate) fn run(&self, job: Job<'_>) -> Result<()> {
         let mut jobs = self.jobs.lock().unwrap_or_else(PoisonError::into_inner);
         self.team.check()?;
+        self.team.settle(0);
         *jobs += 1;
         self.team.job.store((&raw const job).cast_mut().cast(), Ordering::Release);
         self.team.epoch.set(*jobs);
@@ -114,9 +134,10 @@ impl Drop for Pool {
 }
 
 impl Team {
-    fn new(threads: usize) -> Self {
+    fn new(threads: usize, cores: Vec<usize>) -> Self {
         Self {
             threads,
+            cores,
             epoch: Signal::default(),
             job: AtomicPtr::default(),
             done: Signal::default(),
@@ -127,8 +148,16 @@ impl Team {
         }
     }
 
+    /// Pins the calling thread, which is this member.
+    fn settle(&self, index: usize) {
+        if let Some(core) = self.cores.get(index) {
+            pin::pin(*core);
+        }
+    }
+
     /// The life of a worker.
     fn work(&self, index: usize) {
+        self.settle(index);
         let mut seen = 0;
         loop {
             let epoch = self.epoch.wait_until(|epoch| epoch != seen);

@@ -7,12 +7,23 @@ use std::ops::Range;
 use std::ptr::NonNull;
 
 use half::{bf16, f16};
+use tracing::info;
 
 use super::linear::{QuantizedBlock, RowPair};
 use crate::{Error, Result};
 
 /// From this size on the kernel is asked for huge pages, which are 2 MiB on the hosts we know.
 const HUGE_FROM_BYTES: usize = 4 << 20;
+
+/// Where the system says whether it has huge pages for those who ask.
+const HUGE_PAGES: &str = "/sys/kernel/mm/transparent_hugepage/enabled";
+
+/// Tells the log if the system refuses huge pages: memory as large as weights is then read more slowly.
+pub(crate) fn tell_of_huge_pages() {
+    if std::fs::read_to_string(HUGE_PAGES).is_ok_and(|text| text.contains("[never]")) {
+        info!("{HUGE_PAGES} is never, so that weights lie in small pages, which are slower to read; set it to madvise");
+    }
+}
 
 /// Numbers, and bundles of them, for which all bits zero is a value.
 pub(crate) trait Plain: Copy + Send + Sync + 'static {}

@@ -1,26 +1,31 @@
 //! A program with its weights and memories in place, and the threads that run it.
 
 use std::ops::Range;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Instant;
 
 use paceline_gguf::Gguf;
 
 use super::buffers::Rows;
 use super::inputs::{Checks, exists};
-use super::ops::{Limits, Operation, Scratch, ScratchSize, Step, prepare};
+use super::ops::{Fused, Limits, Prepared, Scratch, ScratchSize, Step, prepare};
 use super::pages::PagedCache;
-use super::pool::Pool;
+use super::pool::{Member, Pool};
+use super::shared::tell_of_huge_pages;
 use super::simd::Isa;
 use super::states::Recurrent;
-use super::weights::Loaded;
-use crate::device::{LoadedStage, MemoryOperation, MemorySpec, MemoryUse, ReadBuffer, StepInputs};
-use crate::program::{Buffer, Op, Program, RowSpace};
+use super::weights::{self, Loaded};
+use crate::device::{LoadedStage, MemoryOperation, MemorySpec, MemoryUse, OperationTime, ReadBuffer, StepInputs};
+use crate::program::{Buffer, Op, Program, RowSpace, Weight};
 use crate::{Error, Result};
 
 /// A loaded stage on the CPU.
 pub(super) struct CpuStage {
     program: Program,
-    operations: Vec<Box<dyn Operation>>,
+    /// The program's operations one by one, for observers.
+    single: Vec<Fused>,
+    /// The same, fused.
+    fused: Vec<Fused>,
     weights: Vec<Loaded>,
     buffers: Vec<Rows>,
     caches: Vec<PagedCache>,
@@ -37,13 +42,14 @@ pub(super) struct CpuStage {
 impl CpuStage {
     pub(super) fn load(
         program: Program,
-        model: &Gguf,
+        model: &Arc<Gguf>,
         memory: MemorySpec,
         pool: Arc<Pool>,
         isa: Isa,
         progress: &mut dyn FnMut(u64),
     ) -> Result<Self> {
         assert!(memory.page_tokens > 0, "a page holds at least one token");
+        tell_of_huge_pages();
         // Memory first: when it cannot be had, that is known before long reading.
         let rows = |space| if space == RowSpace::Step { memory.rows } else { memory.wanted };
         let buffers = program.buffers.iter().map(|spec| Rows::reserve(spec, rows(spec.rows)));
@@ -53,18 +59,22 @@ impl CpuStage {
         let states = program.states.iter().map(|spec| Recurrent::reserve(spec, memory.slots));
         let states = states.collect::<Result<Vec<_>>>()?;
         let mut weights = Vec::with_capacity(program.weights.len());
-        for spec in &program.weights {
+        for (index, spec) in program.weights.iter().enumerate() {
+            if let Some(next) = program.weights.get(index + 1) {
+                weights::read_ahead(next, model);
+            }
             weights.push(Loaded::load(spec, model, &pool)?);
             progress(model.tensor(&spec.tensor).map_or(0, |tensor| tensor.data.len() as u64));
         }
-        let operations = prepare(&program, &weights)?;
+        let Prepared { single, fused } = prepare(&program, &weights)?;
         let limits = Limits { rows: memory.rows.max(memory.wanted), threads: pool.threads() };
-        let sizes = operations.iter().map(|operation| operation.scratch(&limits));
+        let sizes = single.iter().chain(&fused).map(|fused| fused.operation.scratch(&limits));
         let scratch = Scratch::reserve(&sizes.fold(ScratchSize::default(), ScratchSize::max))?;
         let checks = Checks::new(&program, &memory, vocabulary(&program, &weights))?;
         Ok(Self {
             program,
-            operations,
+            single,
+            fused,
             weights,
             buffers,
             caches,
@@ -90,7 +100,17 @@ impl CpuStage {
     }
 
     /// Runs some operations on all threads.
-    fn execute(&self, inputs: &StepInputs<'_>, operations: Range<usize>) -> Result<()> {
+    fn execute(&self, inputs: &StepInputs<'_>, operations: &[Fused]) -> Result<()> {
+        self.execute_marked(inputs, operations, |_| {})
+    }
+
+    /// Runs some operations on all threads; every member calls `mark` before the first and after each of them.
+    fn execute_marked(
+        &self,
+        inputs: &StepInputs<'_>,
+        operations: &[Fused],
+        mark: impl Fn(&Member<'_>) + Sync,
+    ) -> Result<()> {
         let step = Step {
             isa: self.isa,
             inputs,
@@ -101,9 +121,11 @@ impl CpuStage {
             scratch: &self.scratch,
         };
         self.pool.run(&|member| {
-            for operation in &self.operations[operations.clone()] {
-                operation.run(&step, member);
+            mark(member);
+            for fused in operations {
+                fused.operation.run(&step, member);
                 member.wait();
+                mark(member);
             }
         })
     }
@@ -113,6 +135,18 @@ impl CpuStage {
     fn rows_of(&self, buffer: Buffer, rows: Range<usize>) -> &[f32] {
         // SAFETY: buffers are written by `execute`, which has returned, and by `&mut self`.
         unsafe { self.buffers[usize::from(buffer.0)].rows(rows) }
+    }
+
+    /// Runs operations one by one from now on.
+    #[cfg(test)]
+    pub(super) fn unfuse(&mut self) {
+        std::mem::swap(&mut self.fused, &mut self.single);
+    }
+
+    /// How many operations a step runs.
+    #[cfg(test)]
+    pub(super) fn operation_count(&self) -> usize {
+        self.fused.len()
     }
 
     /// What a buffer holds before a step.
@@ -144,6 +178,10 @@ impl LoadedStage for CpuStage {
         }
     }
 
+    fn weight_bytes(&self, weight: Weight) -> u64 {
+        self.weights[weight.0 as usize].bytes()
+    }
+
     fn apply(&mut self, operation: MemoryOperation) -> Result<()> {
         match operation {
             MemoryOperation::ClearState { slot } => {
@@ -166,7 +204,7 @@ impl LoadedStage for CpuStage {
 
     fn run(&mut self, inputs: &StepInputs<'_>) -> Result<()> {
         self.begin(inputs)?;
-        self.execute(inputs, 0..self.operations.len())
+        self.execute(inputs, &self.fused)
     }
 
     fn read(&mut self, buffer: Buffer, rows: Range<usize>, into: &mut [f32]) -> Result<()> {
@@ -185,9 +223,24 @@ impl LoadedStage for CpuStage {
 
     fn run_observed(&mut self, inputs: &StepInputs<'_>, observe: &mut dyn FnMut(usize, ReadBuffer<'_>)) -> Result<()> {
         self.begin(inputs)?;
-        for index in 0..self.operations.len() {
-            self.execute(inputs, index..index + 1)?;
+        for (index, operation) in self.single.iter().enumerate() {
+            self.execute(inputs, std::slice::from_ref(operation))?;
             observe(index, &|buffer| self.rows_of(buffer, 0..self.row_count(buffer)).to_vec());
+        }
+        Ok(())
+    }
+
+    fn run_measured(&mut self, inputs: &StepInputs<'_>, observe: &mut dyn FnMut(OperationTime)) -> Result<()> {
+        self.begin(inputs)?;
+        let marks = Mutex::new(Vec::with_capacity(self.fused.len() + 1));
+        self.execute_marked(inputs, &self.fused, |member| {
+            if member.index() == 0 {
+                marks.lock().unwrap_or_else(PoisonError::into_inner).push(Instant::now());
+            }
+        })?;
+        let marks = marks.into_inner().unwrap_or_else(PoisonError::into_inner);
+        for (Fused { operations, main, .. }, pair) in self.fused.iter().zip(marks.windows(2)) {
+            observe(OperationTime { operations: operations.clone(), main: *main, time: pair[1] - pair[0] });
         }
         Ok(())
     }

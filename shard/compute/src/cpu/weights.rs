@@ -1,18 +1,19 @@
 //! The tensors of a program, brought from the model file into the form that operations read.
 
-use std::sync::{Mutex, PoisonError};
+use std::ops::Range;
+use std::sync::{Arc, Mutex, PoisonError};
 
-use paceline_gguf::{Gguf, Tensor, TensorType};
+use paceline_gguf::{Gguf, Tensor};
 
-use super::linear::PackedWeight;
+use super::linear::{PANEL_ROWS, PackedWeight};
 use super::pool::Pool;
-use super::shared::Shared;
 use crate::blocks::dequantize_row;
 use crate::program::{WeightSpec, WeightUse};
 use crate::{Error, Result};
 
-/// Panels that a thread packs at a time.
-const PANELS_PER_PART: usize = 16;
+/// Bytes of the file that a thread packs at a time: enough that threads seldom meet, and little that is in memory
+/// twice.
+const BYTES_PER_PART: usize = 1 << 20;
 
 /// A loaded tensor.
 pub(crate) struct Loaded {
@@ -28,20 +29,27 @@ enum Values {
     Vector(Vec<f32>),
 }
 
-/// Rows that are looked up, as the file stores them.
+/// Rows that are looked up where the model file has them: only pages with rows in use are in memory.
 pub(crate) struct Table {
-    kind: TensorType,
-    row_bytes: usize,
-    bytes: Shared<u8>,
+    model: Arc<Gguf>,
+    tensor: String,
+    /// The first of its rows that belongs to the table.
+    first: usize,
 }
 
 impl Table {
     /// Reads one row.
-    #[expect(unsafe_code, reason = "tables are never written after loading")]
     pub(crate) fn read(&self, row: usize, into: &mut [f32]) {
-        // SAFETY: nobody has written since the table was loaded.
-        let bytes = unsafe { self.bytes.part(row * self.row_bytes..(row + 1) * self.row_bytes) };
-        dequantize_row(self.kind, bytes, into);
+        let tensor = self.model.tensor(&self.tensor).expect("the tensor was there when the table was loaded");
+        let row = self.first + row;
+        dequantize_row(tensor.kind, tensor.rows(row..row + 1), into);
+    }
+}
+
+/// Has the system read the bytes of a tensor that is loaded next.
+pub(super) fn read_ahead(spec: &WeightSpec, model: &Gguf) {
+    if let (Some(tensor), true) = (model.tensor(&spec.tensor), spec.usage != WeightUse::Table) {
+        model.read_ahead(tensor.data);
     }
 }
 
@@ -50,22 +58,22 @@ impl Loaded {
     ///
     /// # Errors
     /// A tensor that is missing or has too few rows; memory that cannot be had.
-    pub(crate) fn load(spec: &WeightSpec, model: &Gguf, pool: &Pool) -> Result<Self> {
+    pub(crate) fn load(spec: &WeightSpec, model: &Arc<Gguf>, pool: &Pool) -> Result<Self> {
         let missing = || Error::MissingTensor { tensor: spec.tensor.clone() };
-        let source = Source::new(spec, model.tensor(&spec.tensor).ok_or_else(missing)?)?;
+        let source = Source::new(spec, model, model.tensor(&spec.tensor).ok_or_else(missing)?)?;
         let values = match spec.usage {
             WeightUse::Matrix | WeightUse::Experts => Values::Packed(source.pack(pool)?),
-            WeightUse::Table => Values::Table(source.copy()?),
+            WeightUse::Table => Values::Table(source.table(spec)),
             WeightUse::Vector => Values::Vector(source.convert()?),
         };
         Ok(Self { tensor: spec.tensor.clone(), shape: source.shape, values })
     }
 
-    /// Bytes it occupies.
+    /// Bytes it occupies beside the model file.
     pub(crate) fn bytes(&self) -> u64 {
         match &self.values {
             Values::Packed(packed) => packed.bytes() as u64,
-            Values::Table(table) => table.bytes.bytes(),
+            Values::Table(_) => 0,
             Values::Vector(values) => size_of_val(&values[..]) as u64,
         }
     }
@@ -107,22 +115,25 @@ impl Loaded {
 
 /// The rows of a tensor that are wanted.
 struct Source<'a> {
-    kind: TensorType,
+    model: &'a Arc<Gguf>,
+    tensor: Tensor<'a>,
+    /// The wanted rows of each matrix, of so many.
+    rows: Range<usize>,
+    all_rows: usize,
+    /// `(columns, wanted rows, matrices)`.
     shape: [usize; 3],
-    /// The wanted rows of each matrix.
-    parts: Vec<&'a [u8]>,
 }
 
 impl<'a> Source<'a> {
-    fn new(spec: &WeightSpec, tensor: Tensor<'a>) -> Result<Self> {
+    fn new(spec: &WeightSpec, model: &'a Arc<Gguf>, tensor: Tensor<'a>) -> Result<Self> {
         let dims = tensor.shape.dims();
         let matrices = match spec.usage {
             WeightUse::Experts => dims.get(2..).map_or(1, |rest| rest.iter().product()),
             _ => 1,
         };
-        let all = tensor.shape.rows() / matrices.max(1);
-        let rows = spec.rows.clone().unwrap_or(0..all);
-        if rows.start > rows.end || rows.end > all {
+        let all_rows = tensor.shape.rows() / matrices.max(1);
+        let rows = spec.rows.clone().unwrap_or(0..all_rows);
+        if rows.start > rows.end || rows.end > all_rows {
             return Err(Error::WrongShape {
                 tensor: spec.tensor.clone(),
                 found: tensor.shape.to_string(),
@@ -130,55 +141,67 @@ impl<'a> Source<'a> {
             });
         }
         let shape = [tensor.shape.columns(), rows.len(), matrices];
-        let part = |matrix: usize| tensor.rows(matrix * all + rows.start..matrix * all + rows.end);
-        Ok(Self { kind: tensor.kind, shape, parts: (0..matrices).map(part).collect() })
+        Ok(Self { model, tensor, rows, all_rows, shape })
     }
 
+    /// Packs with all threads; what has been packed leaves the program's memory of the file at once.
     fn pack(&self, pool: &Pool) -> Result<PackedWeight> {
         let [columns, rows, matrices] = self.shape;
-        let mut packed = PackedWeight::zeroed(self.kind, matrices, rows, columns)?;
-        let gathered;
-        let bytes = match self.parts[..] {
-            [whole] => whole,
-            _ => {
-                gathered = self.gather()?;
-                &gathered
-            }
-        };
-        let parts = Mutex::new(packed.panels_mut(PANELS_PER_PART));
+        let mut packed = PackedWeight::zeroed(self.tensor.kind, matrices, rows, columns)?;
+        let gathered = if self.is_one_piece() { None } else { Some(self.gather()?) };
+        let bytes = gathered.as_deref().unwrap_or_else(|| self.piece());
+        let row_bytes = self.tensor.row_bytes();
+        let panels_per_part = (BYTES_PER_PART / (PANEL_ROWS * row_bytes).max(1)).max(1);
+        let parts = Mutex::new(packed.panels_mut(panels_per_part));
         let failed = Mutex::new(None);
         pool.run(&|_| {
             loop {
                 let part = parts.lock().unwrap_or_else(PoisonError::into_inner).next();
                 let Some(mut part) = part else { return };
+                let own = part.source_rows();
                 if let Err(error) = part.fill(bytes) {
                     *failed.lock().unwrap_or_else(PoisonError::into_inner) = Some(error);
+                    return;
                 }
+                self.model.forget(&bytes[own.start * row_bytes..own.end * row_bytes]);
             }
         })?;
         drop(parts);
+        // A fault maps some pages around it, which may lie in parts that were forgotten.
+        self.model.forget(bytes);
         match failed.into_inner().unwrap_or_else(PoisonError::into_inner) {
             Some(error) => Err(error),
             None => Ok(packed),
         }
     }
 
+    /// Do the wanted rows of all matrices lie one behind the other?
+    fn is_one_piece(&self) -> bool {
+        self.shape[2] == 1 || self.rows.len() == self.all_rows
+    }
+
     /// The wanted rows of all matrices, one behind the other.
     fn gather(&self) -> Result<Vec<u8>> {
-        let length = self.parts.iter().map(|part| part.len()).sum();
+        let [_, rows, matrices] = self.shape;
         let mut bytes = Vec::new();
-        reserve(&mut bytes, length)?;
-        for part in &self.parts {
+        reserve(&mut bytes, rows * matrices * self.tensor.row_bytes())?;
+        for matrix in 0..matrices {
+            let first = matrix * self.all_rows;
+            let part = self.tensor.rows(first + self.rows.start..first + self.rows.end);
             bytes.extend_from_slice(part);
+            self.model.forget(part);
         }
         Ok(bytes)
     }
 
-    fn copy(&self) -> Result<Table> {
-        let source = self.parts[0];
-        let mut bytes = Shared::zeroed("weights", source.len())?;
-        bytes.all_mut().copy_from_slice(source);
-        Ok(Table { kind: self.kind, row_bytes: self.kind.bytes_for(self.shape[0]), bytes })
+    /// The wanted rows, where they are one piece.
+    fn piece(&self) -> &'a [u8] {
+        let last = self.shape[2].saturating_sub(1) * self.all_rows;
+        self.tensor.rows(self.rows.start..last + self.rows.end)
+    }
+
+    fn table(&self, spec: &WeightSpec) -> Table {
+        Table { model: Arc::clone(self.model), tensor: spec.tensor.clone(), first: self.rows.start }
     }
 
     fn convert(&self) -> Result<Vec<f32>> {
@@ -186,7 +209,8 @@ impl<'a> Source<'a> {
         let length = self.shape[0] * self.shape[1];
         reserve(&mut values, length)?;
         values.resize(length, 0.0);
-        dequantize_row(self.kind, self.parts[0], &mut values);
+        dequantize_row(self.tensor.kind, self.piece(), &mut values);
+        self.model.forget(self.piece());
         Ok(values)
     }
 }

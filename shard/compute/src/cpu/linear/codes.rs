@@ -22,6 +22,8 @@ pub(super) trait Codes: 'static {
     type Data: Plain;
     /// The bytes given to the dot product are at most 127.
     const SMALL: bool;
+    /// Loading them is so much work that more rows should share it, though they crowd the registers.
+    const LABORIOUS: bool = false;
 
     /// Stores one row's codes.
     fn store(data: &mut Self::Data, lane: usize, codes: &[u8; 32]);
@@ -196,6 +198,7 @@ pub(super) struct SixBits;
 impl Codes for SixBits {
     type Data = Joined<2>;
     const SMALL: bool = true;
+    const LABORIOUS: bool = true;
 
     fn store(Joined { low, high }: &mut Self::Data, lane: usize, codes: &[u8; 32]) {
         store_field(low, lane, *codes);

@@ -164,6 +164,13 @@ pub struct PanelsMut<'a> {
 }
 
 impl PanelsMut<'_> {
+    /// The rows of the file's tensor, counted through all matrices, that these panels hold.
+    pub fn source_rows(&self) -> Range<usize> {
+        let panels = self.memory.len() / self.source.panel_bytes.max(1);
+        let last = self.first + panels.max(1) - 1;
+        self.source.rows_of(self.first).start..self.source.rows_of(last).end
+    }
+
     /// Packs these panels' rows of `bytes`, which hold all matrices as in a model file.
     ///
     /// # Errors

@@ -16,10 +16,10 @@ const ROWS_IN_CACHE: usize = 64;
 /// How far ahead weights are fetched: the hardware does not see beyond a page.
 const PREFETCH_BYTES: usize = 4096;
 
-/// A loop over at most eight rows, unrolled: the compiler would keep the sums in memory otherwise.
+/// A loop over at most sixteen rows, unrolled: the compiler would keep the sums in memory otherwise.
 macro_rules! for_each_row {
     ($row:ident in 0..$rows:ident $body:block) => {
-        for_each_row!(@ $row $rows $body 0 1 2 3 4 5 6 7)
+        for_each_row!(@ $row $rows $body 0 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15)
     };
     (@ $row:ident $rows:ident $body:block $($index:literal)*) => {
         $(if $index < $rows {
@@ -81,6 +81,10 @@ impl Job<'_, '_> {
     fn panel<S: Simd, F: Format>(&mut self, s: S, panel: usize, rows: Range<usize>) {
         let blocks = self.weight.panel::<PackedBlock<F>>(self.matrix, panel);
         let mut row = rows.start;
+        while S::REGISTERS >= 32 && F::Codes::LABORIOUS && row + 16 <= rows.end {
+            self.tile::<S, F, 16>(s, blocks, panel, row);
+            row += 16;
+        }
         while S::REGISTERS >= 32 && row + 8 <= rows.end {
             self.tile::<S, F, 8>(s, blocks, panel, row);
             row += 8;

@@ -11,12 +11,15 @@
 #![expect(unsafe_code, reason = "members borrow their own scratch")]
 
 mod kernels;
+mod quantized;
 mod split;
 mod tile;
 
 use self::kernels::WIDE;
+use self::quantized::{QUERY_BLOCK_WORDS, QueryBlock};
 use self::tile::Tile;
 use super::{Limits, Operation, ScratchSize, Step};
+use crate::cpu::pages::blocks::BLOCK;
 use crate::cpu::pool::Member;
 use crate::cpu::simd::LANES;
 use crate::program::{Buffer, Cache, CacheSpec, Heads};
@@ -97,6 +100,7 @@ impl Attention {
             queries: self.tile_rows() * self.group(),
             key: self.spec.key_dim.next_multiple_of(LANES),
             value: self.spec.value_dim.next_multiple_of(LANES),
+            query_blocks: self.spec.key_dim / BLOCK,
         }
     }
 }
@@ -108,12 +112,16 @@ struct Sizes {
     key: usize,
     /// Numbers of a padded value.
     value: usize,
+    /// Blocks of a query.
+    query_blocks: usize,
 }
 
 /// A member's scratch.
 struct Scratch<'a> {
     /// Padded queries of the tile.
     queries: &'a mut [f32],
+    /// The same in blocks, where keys are.
+    query_blocks: &'a mut [QueryBlock],
     /// Scores, then their exponentials, of the queries that are computed together.
     scores: &'a mut [f32],
     /// Weighted values of one segment, of the queries that are computed together.
@@ -126,14 +134,28 @@ struct Scratch<'a> {
 
 impl Sizes {
     fn total(&self) -> usize {
-        self.queries * (self.key + self.value + 2) + WIDE * (SEGMENT + self.value)
+        self.queries * (self.key + self.value + 2) + self.block_words() + WIDE * (SEGMENT + self.value)
+    }
+
+    fn block_words(&self) -> usize {
+        self.queries * self.query_blocks * QUERY_BLOCK_WORDS
     }
 
     fn split<'a>(&self, all: &'a mut [f32]) -> Scratch<'a> {
         let (queries, rest) = all.split_at_mut(self.queries * self.key);
+        let (blocks, rest) = rest.split_at_mut(self.block_words());
         let (scores, rest) = rest.split_at_mut(WIDE * SEGMENT);
         let (partial, rest) = rest.split_at_mut(WIDE * self.value);
         let (values, totals) = rest.split_at_mut(self.queries * self.value);
-        Scratch { queries, scores, partial, values, totals: totals.as_chunks_mut().0 }
+        let query_blocks = as_query_blocks(blocks);
+        Scratch { queries, query_blocks, scores, partial, values, totals: totals.as_chunks_mut().0 }
     }
+}
+
+fn as_query_blocks(words: &mut [f32]) -> &mut [QueryBlock] {
+    // SAFETY: a block is words of 32 bits, integers and a float, for which any bits are a value; so are those that
+    // blocks leave behind for floats.
+    let (before, blocks, after) = unsafe { words.align_to_mut::<QueryBlock>() };
+    assert!(before.is_empty() && after.is_empty(), "a whole number of blocks");
+    blocks
 }

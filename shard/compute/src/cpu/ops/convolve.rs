@@ -36,10 +36,9 @@ impl Convolve {
 
 impl Operation for Convolve {
     fn run(&self, step: &Step<'_>, member: &Member<'_>) {
-        let memory = step.state(self.state);
-        let channels = super::elementwise::share_of_vectors(member, memory.spec.channels);
+        let channels = super::elementwise::share_of_vectors(member, step.state(self.state).spec.channels);
         for chunk in step.inputs.chunks {
-            let strip = Strip { operation: self, step, memory, chunk, channels: channels.clone() };
+            let strip = self.strip(step, chunk, channels.clone());
             for row in 0..chunk.rows {
                 strip.convolve(row);
             }
@@ -48,8 +47,20 @@ impl Operation for Convolve {
     }
 }
 
+impl Convolve {
+    /// Some channels of a chunk, which no other member touches.
+    pub(super) fn strip<'a>(
+        &'a self,
+        step: &'a Step<'a>,
+        chunk: &'a ChunkRows<'a>,
+        channels: Range<usize>,
+    ) -> Strip<'a> {
+        Strip { operation: self, step, memory: step.state(self.state), chunk, channels }
+    }
+}
+
 /// Some channels of a chunk: one member's, so that no other touches their window.
-struct Strip<'a> {
+pub(super) struct Strip<'a> {
     operation: &'a Convolve,
     step: &'a Step<'a>,
     memory: &'a Recurrent,
@@ -72,7 +83,8 @@ impl Strip<'_> {
         }
     }
 
-    fn convolve(&self, row: usize) {
+    /// Row `row` of the chunk.
+    pub(super) fn convolve(&self, row: usize) {
         let taps = self.memory.spec.taps;
         let mut inputs: [&[f32]; MAX_TAPS] = [&[]; MAX_TAPS];
         let mut weights: [&[f32]; MAX_TAPS] = [&[]; MAX_TAPS];
@@ -87,8 +99,9 @@ impl Strip<'_> {
         self.step.isa.run(ConvolveRow { inputs: &inputs[..taps], weights: &weights[..taps], output });
     }
 
-    /// Keeps the last inputs, in order of age: none is overwritten before it is read.
-    fn remember(&self) {
+    /// Keeps the last inputs, in order of age: none is overwritten before it is read. To be called once, after
+    /// all rows.
+    pub(super) fn remember(&self) {
         if self.chunk.rows == 0 {
             return;
         }

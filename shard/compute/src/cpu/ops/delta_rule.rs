@@ -2,7 +2,8 @@
 //!
 //! First the queries and keys of all rows are normalized and the gates computed, into scratch. Then every
 //! tile of 16 columns of every head's matrix goes through the rows of a chunk on one thread, a few rows at a
-//! time: the tile stays in the first-level cache, and the rows, which all tiles read, in the second.
+//! time: the tile stays in the first-level cache, and the rows, which all tiles read, in the second. What a row
+//! writes to the tile and what the next row reads from it are done in one pass.
 
 #![expect(unsafe_code, reason = "members borrow their own rows, heads and tiles")]
 
@@ -14,12 +15,11 @@ use super::{Limits, Operation, ScratchSize, Step, overlap};
 use crate::cpu::math;
 use crate::cpu::pool::Member;
 use crate::cpu::simd::{Kernel, LANES, Simd};
-use crate::cpu::states::Recurrent;
 use crate::device::ChunkRows;
 use crate::program::{Buffer, State, StateSpec, Weight};
 
 /// Rows that all tiles go through before the next rows; their inputs are some hundred KiB.
-const ROWS_IN_CACHE: usize = 16;
+pub(super) const ROWS_IN_CACHE: usize = 16;
 
 /// [`Op::DeltaRule`](crate::program::Op::DeltaRule).
 pub(super) struct DeltaRule {
@@ -46,7 +46,7 @@ impl Operation for DeltaRule {
             self.normalize(step, task / self.key_heads, task % self.key_heads);
         }
         for row in member.share(step.inputs.rows()) {
-            self.gates(step, row);
+            self.gates(step, row, 0..self.spec.value_heads);
         }
         member.wait();
         let memory = step.state(self.state);
@@ -56,7 +56,7 @@ impl Operation for DeltaRule {
             for first in (0..chunk.rows).step_by(ROWS_IN_CACHE) {
                 let rows = first..(first + ROWS_IN_CACHE).min(chunk.rows);
                 for tile in overlap(&own, index * tiles, tiles) {
-                    self.run_tile(step, memory, chunk, rows.clone(), tile);
+                    self.run_tile(step, chunk, rows.clone(), tile);
                 }
             }
         }
@@ -79,7 +79,8 @@ impl DeltaRule {
         head * self.spec.head_dim..(head + 1) * self.spec.head_dim
     }
 
-    fn normalize(&self, step: &Step<'_>, row: usize, head: usize) {
+    /// Norms a query head and its key head of a row, into scratch.
+    pub(super) fn normalize(&self, step: &Step<'_>, row: usize, head: usize) {
         let root = (self.spec.head_dim as f32).sqrt();
         for (head, divisor) in [(head, root), (self.key_heads + head, 1.0)] {
             // SAFETY: a head of a row is one member's, in scratch; nobody writes the input.
@@ -93,52 +94,63 @@ impl DeltaRule {
         }
     }
 
-    fn gates(&self, step: &Step<'_>, row: usize) {
-        let heads = self.spec.value_heads;
+    /// Decays and betas of some value heads of a row, into scratch.
+    pub(super) fn gates(&self, step: &Step<'_>, row: usize, heads: Range<usize>) {
         let first = 2 * self.key_heads * self.spec.head_dim;
-        let part = self.scratch_part(row, first..first + 2 * heads);
-        // SAFETY: a row's gates are one member's, in scratch; nobody writes alpha and beta.
-        let (alpha, beta, gates) = unsafe {
-            (step.buffer(self.alpha).row(row), step.buffer(self.beta).row(row), step.scratch.floats.part_mut(part))
+        let second = first + self.spec.value_heads;
+        let decays = self.scratch_part(row, first + heads.start..first + heads.end);
+        let betas = self.scratch_part(row, second + heads.start..second + heads.end);
+        // SAFETY: a row's gates of these heads are one member's, in scratch; nobody writes alpha and beta.
+        let (alpha, beta, decays, betas) = unsafe {
+            (
+                step.buffer(self.alpha).columns(row, heads.clone()),
+                step.buffer(self.beta).columns(row, heads.clone()),
+                step.scratch.floats.part_mut(decays),
+                step.scratch.floats.part_mut(betas),
+            )
         };
-        let (decays, betas) = gates.split_at_mut(heads);
-        let rates = step.vector(self.time_bias).iter().zip(step.vector(self.decay));
+        let (time_bias, rates) = (&step.vector(self.time_bias)[heads.clone()], &step.vector(self.decay)[heads]);
+        let rates = time_bias.iter().zip(rates);
         for ((exponent, alpha), (bias, rate)) in decays.iter_mut().zip(alpha).zip(rates) {
             *exponent = math::softplus(alpha + bias) * rate;
         }
         step.isa.run(Gates { decays, beta, betas });
     }
 
-    /// Takes one tile through some rows of a chunk.
-    fn run_tile(&self, step: &Step<'_>, memory: &Recurrent, chunk: &ChunkRows<'_>, rows: Range<usize>, tile: usize) {
+    /// Takes one tile (counted through all heads) through some rows of a chunk.
+    pub(super) fn run_tile(&self, step: &Step<'_>, chunk: &ChunkRows<'_>, rows: Range<usize>, tile: usize) {
+        let memory = step.state(self.state);
         let (head, tile) = (tile / memory.tiles(), tile % memory.tiles());
         let dim = self.spec.head_dim;
         let columns = head * dim + tile * LANES..head * dim + ((tile + 1) * LANES).min(dim);
-        let values = 2 * self.key_heads * dim;
-        let gates = values + head;
         // SAFETY: a tile of a slot is one member's, as no slot occurs twice in a step.
         let matrix = unsafe { memory.tile(chunk.slot, head, tile) };
-        for row in chunk.first_row + rows.start..chunk.first_row + rows.end {
-            // SAFETY: scratch was written before the barrier; nobody writes the input; these columns of
-            // the output are this member's.
-            let (scratch, value, output) = unsafe {
-                (
-                    step.scratch.floats.part(self.scratch_part(row, 0..self.scratch_row())),
-                    step.buffer(self.input).columns(row, values + columns.start..values + columns.end),
-                    step.buffer(self.output).columns_mut(row, columns.clone()),
-                )
-            };
-            let key_head = head % self.key_heads;
-            step.isa.run(Update {
-                query: &scratch[self.head(key_head)],
-                key: &scratch[self.head(self.key_heads + key_head)],
-                value,
-                decay: scratch[gates],
-                beta: scratch[gates + self.spec.value_heads],
-                matrix: &mut *matrix,
-                output,
-            });
-        }
+        let rows = chunk.first_row + rows.start..chunk.first_row + rows.end;
+        step.isa.run(Update { rule: self, step, head, columns, rows, matrix });
+    }
+
+    /// What a tile reads of a row, and where its output goes.
+    ///
+    /// # Safety
+    /// The row's part of scratch was written by this member or before a barrier, nobody writes the input, and no
+    /// other member touches these columns of the output.
+    #[inline(always)]
+    unsafe fn token<'a>(&self, step: &'a Step<'_>, head: usize, columns: &Range<usize>, row: usize) -> Token<'a> {
+        let dim = self.spec.head_dim;
+        let values = 2 * self.key_heads * dim;
+        let key_head = head % self.key_heads;
+        // SAFETY: the caller's promise.
+        let (query, key, gates, value, output) = unsafe {
+            let scratch = |part| step.scratch.floats.part(self.scratch_part(row, part));
+            (
+                scratch(self.head(key_head)),
+                scratch(self.head(self.key_heads + key_head)),
+                [values + head, values + self.spec.value_heads + head].map(|gate| scratch(gate..gate + 1)[0]),
+                step.buffer(self.input).columns(row, values + columns.start..values + columns.end),
+                step.buffer(self.output).columns_mut(row, columns.clone()),
+            )
+        };
+        Token { query, key, value, decay: gates[0], beta: gates[1], output }
     }
 }
 
@@ -184,41 +196,126 @@ impl Kernel for Gates<'_> {
     }
 }
 
-/// One token's update of a tile, and its output.
-struct Update<'a> {
+/// One row, as a tile sees it.
+struct Token<'a> {
     query: &'a [f32],
     key: &'a [f32],
     value: &'a [f32],
     decay: f32,
     beta: f32,
+    output: &'a mut [f32],
+}
+
+/// The updates of a tile by some rows, and their outputs.
+struct Update<'a> {
+    rule: &'a DeltaRule,
+    step: &'a Step<'a>,
+    head: usize,
+    columns: Range<usize>,
+    rows: Range<usize>,
     /// A vector per key dimension.
     matrix: &'a mut [[f32; LANES]],
-    output: &'a mut [f32],
 }
 
 impl Kernel for Update<'_> {
     type Output = ();
 
-    /// Sums over the rows run in four chains, row `i` in chain `i mod 4`, added as `(0 + 1) + (2 + 3)`.
+    /// Sums over the matrix's rows run in four chains, row `i` in chain `i mod 4`, added as `(0 + 1) + (2 + 3)`.
     #[inline(always)]
     fn run<S: Simd>(self, simd: S) {
-        let decay = simd.splat(self.decay);
-        let mut read = [simd.zero(); 4];
-        for (row, (memory, key)) in self.matrix.iter_mut().zip(self.key).enumerate() {
-            let decayed = simd.mul(simd.load(memory), decay);
-            simd.store(decayed, memory);
-            read[row % 4] = simd.fma(decayed, simd.splat(*key), read[row % 4]);
+        let Update { rule, step, head, columns, rows, matrix } = self;
+        // SAFETY: this member computed the rows' scratch, or it was computed before a barrier; nobody writes the
+        // input; these columns of the output are this member's.
+        let token = |row| unsafe { rule.token(step, head, &columns, row) };
+        let Some(last) = rows.end.checked_sub(1).filter(|last| *last >= rows.start) else { return };
+        let mut current = token(rows.start);
+        let mut change = current.change(simd, decay_and_read(simd, matrix, &current));
+        for row in rows.start..last {
+            let next = token(row + 1);
+            let [output, read] = write_then_read(simd, matrix, &current, change, &next);
+            store(simd, output, current.output);
+            change = next.change(simd, read);
+            current = next;
         }
-        let missing = simd.sub(load(simd, self.value), join(simd, read));
-        let change = simd.mul(simd.splat(self.beta), missing);
-        let mut output = [simd.zero(); 4];
-        let factors = self.key.iter().zip(self.query);
-        for (row, (memory, (key, query))) in self.matrix.iter_mut().zip(factors).enumerate() {
-            let written = simd.fma(simd.splat(*key), change, simd.load(memory));
-            simd.store(written, memory);
-            output[row % 4] = simd.fma(written, simd.splat(*query), output[row % 4]);
+        let output = write(simd, matrix, &current, change);
+        store(simd, output, current.output);
+    }
+}
+
+impl Token<'_> {
+    /// `beta · (value − read)`
+    #[inline(always)]
+    fn change<S: Simd>(&self, simd: S, read: S::F) -> S::F {
+        simd.mul(simd.splat(self.beta), simd.sub(load(simd, self.value), read))
+    }
+}
+
+/// Decays the matrix, and multiplies it with the key.
+#[inline(always)]
+fn decay_and_read<S: Simd>(simd: S, matrix: &mut [[f32; LANES]], token: &Token<'_>) -> S::F {
+    let decay = simd.splat(token.decay);
+    let mut read = [simd.zero(); 4];
+    for_rows(matrix, [token.key], |memory, [key], chain| {
+        let decayed = simd.mul(simd.load(memory), decay);
+        simd.store(decayed, memory);
+        read[chain] = simd.fma(decayed, simd.splat(key), read[chain]);
+    });
+    join(simd, read)
+}
+
+/// Adds the change to the matrix, and multiplies it with the query.
+#[inline(always)]
+fn write<S: Simd>(simd: S, matrix: &mut [[f32; LANES]], token: &Token<'_>, change: S::F) -> S::F {
+    let mut output = [simd.zero(); 4];
+    for_rows(matrix, [token.key, token.query], |memory, [key, query], chain| {
+        let written = simd.fma(simd.splat(key), change, simd.load(memory));
+        simd.store(written, memory);
+        output[chain] = simd.fma(written, simd.splat(query), output[chain]);
+    });
+    join(simd, output)
+}
+
+/// [`write()`] for one token and [`decay_and_read`] for the next, in one pass over the matrix.
+#[inline(always)]
+fn write_then_read<S: Simd>(
+    simd: S,
+    matrix: &mut [[f32; LANES]],
+    token: &Token<'_>,
+    change: S::F,
+    next: &Token<'_>,
+) -> [S::F; 2] {
+    let decay = simd.splat(next.decay);
+    let (mut output, mut read) = ([simd.zero(); 4], [simd.zero(); 4]);
+    for_rows(matrix, [token.key, token.query, next.key], |memory, [key, query, next_key], chain| {
+        let written = simd.fma(simd.splat(key), change, simd.load(memory));
+        output[chain] = simd.fma(written, simd.splat(query), output[chain]);
+        let decayed = simd.mul(written, decay);
+        simd.store(decayed, memory);
+        read[chain] = simd.fma(decayed, simd.splat(next_key), read[chain]);
+    });
+    [join(simd, output), join(simd, read)]
+}
+
+/// Calls `row` with every row of the matrix, its factors and its chain. The chain is a constant wherever `row`
+/// ends up, so that sums stay in registers.
+#[inline(always)]
+fn for_rows<const N: usize>(
+    matrix: &mut [[f32; LANES]],
+    factors: [&[f32]; N],
+    mut row: impl FnMut(&mut [f32; LANES], [f32; N], usize),
+) {
+    let (quads, rest) = matrix.as_chunks_mut::<4>();
+    let parts = factors.map(|factors| factors.as_chunks::<4>());
+    let whole = parts.map(|(whole, _)| &whole[..quads.len()]);
+    for (index, memories) in quads.iter_mut().enumerate() {
+        for chain in 0..4 {
+            row(&mut memories[chain], whole.map(|factors| factors[index][chain]), chain);
         }
-        store(simd, join(simd, output), self.output);
+    }
+    for chain in 0..3 {
+        if let Some(memory) = rest.get_mut(chain) {
+            row(memory, parts.map(|(_, rest)| rest[chain]), chain);
+        }
     }
 }
 

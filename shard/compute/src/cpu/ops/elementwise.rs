@@ -27,6 +27,17 @@ impl Operation for SwiGlu {
     }
 }
 
+impl SwiGlu {
+    /// Some columns of a row, which no other member touches.
+    pub(super) fn columns(&self, step: &Step<'_>, row: usize, columns: Range<usize>) {
+        // SAFETY: these columns are this member's.
+        let (gate, up) = unsafe {
+            (step.buffer(self.gate).columns_mut(row, columns.clone()), step.buffer(self.up).columns(row, columns))
+        };
+        step.isa.run(SwiGluPart { gate, up });
+    }
+}
+
 /// A member's share of `count` values, in whole vectors but for the last.
 pub(super) fn share_of_vectors(member: &Member<'_>, count: usize) -> Range<usize> {
     let vectors = member.share(count.div_ceil(LANES));
@@ -61,12 +72,23 @@ pub(super) struct AddGated {
 impl Operation for AddGated {
     fn run(&self, step: &Step<'_>, member: &Member<'_>) {
         for row in member.share(step.rows(self.output)) {
-            // SAFETY: a row is one member's; nobody writes input and gate, other buffers.
-            let (input, gate, output) = unsafe {
-                (step.buffer(self.input).row(row), step.buffer(self.gate).row(row)[0], step.row_mut(self.output, row))
-            };
-            step.isa.run(AddGatedRow { input, gate, output });
+            self.columns(step, row, 0..step.buffer(self.output).width);
         }
+    }
+}
+
+impl AddGated {
+    /// Some columns of a row, which no other member touches.
+    pub(super) fn columns(&self, step: &Step<'_>, row: usize, columns: Range<usize>) {
+        // SAFETY: these columns of input and output are this member's; nobody writes the gate.
+        let (input, gate, output) = unsafe {
+            (
+                step.buffer(self.input).columns(row, columns.clone()),
+                step.buffer(self.gate).row(row)[0],
+                step.buffer(self.output).columns_mut(row, columns),
+            )
+        };
+        step.isa.run(AddGatedRow { input, gate, output });
     }
 }
 

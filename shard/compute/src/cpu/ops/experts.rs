@@ -9,6 +9,7 @@
 use std::ops::Range;
 
 use super::elementwise::{SwiGluPart, share_of_vectors};
+use super::linear::input_of;
 use super::vectors::{load, store};
 use super::{Limits, Operation, ScratchSize, Step};
 use crate::cpu::linear::{INPUT_BLOCK, OutputRows, PackedWeight, RowPair, Rows, linear};
@@ -86,14 +87,14 @@ impl Operation for Experts {
 }
 
 /// Where things lie in scratch, for the rows of a step.
-struct Places {
+pub(super) struct Places {
     rows: usize,
     /// Gate products, then active hidden values, `(assignments, hidden)`.
-    gate: Range<usize>,
+    pub(super) gate: Range<usize>,
     /// Up products, `(assignments, hidden)`.
-    up: Range<usize>,
+    pub(super) up: Range<usize>,
     /// Results, `(assignments, width)`.
-    results: Range<usize>,
+    pub(super) results: Range<usize>,
     /// Pairs of a row and an assignment, grouped by expert.
     by_row: Range<usize>,
     /// Pairs of an assignment with itself, grouped by expert.
@@ -101,7 +102,7 @@ struct Places {
 }
 
 impl Places {
-    fn new(sizes: Sizes, rows: usize) -> Self {
+    pub(super) fn new(sizes: Sizes, rows: usize) -> Self {
         let assignments = rows * sizes.used;
         let hidden = assignments * sizes.hidden;
         Self {
@@ -163,7 +164,7 @@ impl Experts {
         if own.is_empty() || pairs.is_empty() {
             return;
         }
-        let input = step.input_of(weight, values);
+        let input = input_of(weight, values, step.quantized(values));
         // SAFETY: pairs and groups were written before a barrier and stay; in the results this member
         // alone touches the columns of its panels.
         let (groups, pairs, mut output) = unsafe {
@@ -188,20 +189,26 @@ impl Experts {
         let columns = share_of_vectors(member, width);
         for row in 0..places.rows {
             let first = places.results.start + row * used * width;
-            // SAFETY: results were computed before a barrier, nobody writes the routes, and these columns
-            // of the output are this member's.
-            let (results, route, output) = unsafe {
-                (
-                    step.scratch.floats.part(first..first + used * width),
-                    step.buffer(self.route).row(row),
-                    step.buffer(self.output).columns_mut(row, columns.clone()),
-                )
-            };
-            for (result, weight) in results.chunks_exact(width).zip(&route[used..]) {
-                let result = &result[columns.clone()];
-                step.isa.run(AddWeighted { result, weight: *weight, output: &mut *output });
+            // SAFETY: nobody writes the routes.
+            let route = unsafe { step.buffer(self.route).row(row) };
+            for (place, weight) in route[used..].iter().enumerate() {
+                self.add_result(step, row, first + place * width, columns.clone(), *weight);
             }
         }
+    }
+
+    /// Adds some columns of the result that begins at `first` in scratch to a row of the output. The columns are this
+    /// member's.
+    pub(super) fn add_result(&self, step: &Step<'_>, row: usize, first: usize, columns: Range<usize>, weight: f32) {
+        // SAFETY: these columns of the result were computed by this member or before a barrier, and these columns
+        // of the output are this member's.
+        let (result, output) = unsafe {
+            (
+                step.scratch.floats.part(first + columns.start..first + columns.end),
+                step.buffer(self.output).columns_mut(row, columns),
+            )
+        };
+        step.isa.run(AddWeighted { result, weight, output });
     }
 }
 

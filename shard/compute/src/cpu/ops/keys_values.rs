@@ -49,8 +49,7 @@ impl StoreKeysValues {
         let PagedCache { keys, values, page_tokens } = step.cache(self.cache);
         let chunk = step.chunk_of(row);
         let token = chunk.start + row - chunk.first_row;
-        let page = chunk.pages[token / page_tokens];
-        let token = token % page_tokens..token % page_tokens + 1;
+        let (page, token) = (chunk.pages[token / page_tokens], token % page_tokens);
         // SAFETY: a head of a row is one member's.
         let key = unsafe { step.buffer(self.key).columns_mut(row, head * keys.dim..(head + 1) * keys.dim) };
         self.norm_and_rotate(step, row, key, self.key_norm);
@@ -59,8 +58,8 @@ impl StoreKeysValues {
         // (checked with the inputs), and its head to this member; attention reads after a barrier.
         unsafe {
             let value = step.buffer(self.value).columns(row, value_columns);
-            keys.store(step.isa, keys.place(page, head, token.clone()), key);
-            values.store(step.isa, values.place(page, head, token), value);
+            keys.store(step.isa, page, head, token, key);
+            values.store(step.isa, page, head, token, value);
         }
     }
 

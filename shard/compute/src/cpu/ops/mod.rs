@@ -15,6 +15,7 @@ mod delta_rule;
 mod elementwise;
 mod embed;
 mod experts;
+mod fused;
 mod keys_values;
 mod linear;
 mod norm;
@@ -23,7 +24,7 @@ mod rope;
 mod route;
 mod vectors;
 
-pub(crate) use prepare::prepare;
+pub(crate) use prepare::{Prepared, prepare};
 
 use std::ops::Range;
 
@@ -107,6 +108,16 @@ pub(crate) trait Operation: Send + Sync {
 
     /// Does one member's part. All members are past all earlier operations when it begins.
     fn run(&self, step: &Step<'_>, member: &Member<'_>);
+}
+
+/// Operations that follow one another in a program, and one that does the same.
+pub(crate) struct Fused {
+    /// The operations of the program.
+    pub(crate) operations: Range<usize>,
+    /// The one of them that takes most of the time.
+    pub(crate) main: usize,
+    /// Leaves all their results, bit for bit, but what one of them overwrites of another's.
+    pub(crate) operation: Box<dyn Operation>,
 }
 
 /// All that operations work on in one step.

@@ -19,12 +19,19 @@ pub(super) struct Norm {
 
 impl Operation for Norm {
     fn run(&self, step: &Step<'_>, member: &Member<'_>) {
-        let weight = step.vector(self.weight);
         for row in member.share(step.rows(self.output)) {
-            // SAFETY: a row is one member's; nobody writes the input, another buffer.
-            let (input, output) = unsafe { (step.buffer(self.input).row(row), step.row_mut(self.output, row)) };
-            step.isa.run(NormRow { input, weight, epsilon: self.epsilon, output });
+            // SAFETY: a row is one member's.
+            self.row(step, row, unsafe { step.row_mut(self.output, row) });
         }
+    }
+}
+
+impl Norm {
+    /// Norms a row of the input, which nobody writes.
+    pub(super) fn row(&self, step: &Step<'_>, row: usize, output: &mut [f32]) {
+        // SAFETY: nobody writes the input, which is not the output.
+        let input = unsafe { step.buffer(self.input).row(row) };
+        step.isa.run(NormRow { input, weight: step.vector(self.weight), epsilon: self.epsilon, output });
     }
 }
 
@@ -83,13 +90,20 @@ impl Operation for GatedNorm {
         let buffer = step.buffer(self.buffer);
         let heads = buffer.width / self.head_dim;
         for task in member.share(step.rows(self.buffer) * heads) {
-            let (row, head) = (task / heads, task % heads);
-            let columns = head * self.head_dim..(head + 1) * self.head_dim;
-            // SAFETY: a head of a row is one member's; nobody writes the gate, another buffer.
-            let (values, gate) =
-                unsafe { (buffer.columns_mut(row, columns.clone()), step.buffer(self.gate).columns(row, columns)) };
-            step.isa.run(GatedNormHead { values, gate, weight: step.vector(self.weight), epsilon: self.epsilon });
+            self.head(step, task / heads, task % heads);
         }
+    }
+}
+
+impl GatedNorm {
+    /// One head of a row, which no other member touches.
+    pub(super) fn head(&self, step: &Step<'_>, row: usize, head: usize) {
+        let columns = head * self.head_dim..(head + 1) * self.head_dim;
+        // SAFETY: a head of a row is one member's; nobody writes the gate, another buffer.
+        let (values, gate) = unsafe {
+            (step.buffer(self.buffer).columns_mut(row, columns.clone()), step.buffer(self.gate).columns(row, columns))
+        };
+        step.isa.run(GatedNormHead { values, gate, weight: step.vector(self.weight), epsilon: self.epsilon });
     }
 }
 

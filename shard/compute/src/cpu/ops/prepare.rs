@@ -1,8 +1,8 @@
 //! Checks a program against its weights and makes its operations ready to run.
 
+mod fusion;
 mod shapes;
 
-use super::Operation;
 use super::attention::Attention;
 use super::convolve::Convolve;
 use super::delta_rule::DeltaRule;
@@ -14,14 +14,28 @@ use super::linear::Linear;
 use super::norm::{GatedNorm, Norm};
 use super::rope::RopeTable;
 use super::route::Route;
+use super::{Fused, Operation};
 use crate::Result;
 use crate::cpu::weights::Loaded;
 use crate::program::{Op, Program, Recorded};
 
 /// All operations of a program, in order.
-pub(crate) fn prepare(program: &Program, weights: &[Loaded]) -> Result<Vec<Box<dyn Operation>>> {
+pub(crate) struct Prepared {
+    /// Every operation alone.
+    pub(crate) single: Vec<Fused>,
+    /// Fused where we know how.
+    pub(crate) fused: Vec<Fused>,
+}
+
+/// Checks a program and makes it ready.
+pub(crate) fn prepare(program: &Program, weights: &[Loaded]) -> Result<Prepared> {
     let preparation = Preparation { program, weights };
-    program.ops.iter().map(|recorded| preparation.operation(recorded)).collect()
+    let single = |(index, recorded)| {
+        let operation = preparation.operation(recorded)?;
+        Ok(Fused { operations: index..index + 1, main: index, operation })
+    };
+    let single = program.ops.iter().enumerate().map(single).collect::<Result<Vec<_>>>()?;
+    Ok(Prepared { single, fused: preparation.fuse() })
 }
 
 struct Preparation<'a> {
@@ -33,7 +47,12 @@ impl Preparation<'_> {
     fn operation(&self, recorded: &Recorded) -> Result<Box<dyn Operation>> {
         let Recorded { op, name, .. } = recorded;
         self.check(op, name)?;
-        Ok(match *op {
+        Ok(self.ready(op))
+    }
+
+    /// An operation that was checked.
+    fn ready(&self, op: &Op) -> Box<dyn Operation> {
+        match *op {
             Op::Embed { table, output } => Box::new(Embed { table, output }),
             Op::RopeTable { ref rope, output } => {
                 Box::new(RopeTable::new(rope, rope.divisors.map(|weight| self.loaded(weight).vector()), output))
@@ -61,7 +80,7 @@ impl Preparation<'_> {
             Op::AddGated { input, gate, output } => Box::new(AddGated { input, gate, output }),
             Op::AddBias { buffer, bias } => Box::new(AddBias { buffer, bias }),
             Op::Gather { input, output } => Box::new(Gather { input, output }),
-        })
+        }
     }
 
     /// The operations that have a memory.

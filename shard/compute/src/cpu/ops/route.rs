@@ -33,15 +33,21 @@ impl Operation for Route {
         // SAFETY: this part of scratch is this member's.
         let probabilities = unsafe { step.scratch.floats.part_mut(own) };
         for row in member.share(step.rows(self.output)) {
-            // SAFETY: a row is one member's; nobody writes the logits, another buffer.
-            let (logits, output) = unsafe { (step.buffer(self.logits).row(row), step.row_mut(self.output, row)) };
-            step.isa.run(Softmax { logits, probabilities: &mut *probabilities });
-            self.choose(probabilities, output);
+            // SAFETY: a row is one member's.
+            self.row(step, row, probabilities, unsafe { step.row_mut(self.output, row) });
         }
     }
 }
 
 impl Route {
+    /// Chooses the experts of a row; `probabilities` is space for as many as there are.
+    pub(super) fn row(&self, step: &Step<'_>, row: usize, probabilities: &mut [f32], output: &mut [f32]) {
+        // SAFETY: nobody writes the logits, which are not the output.
+        let logits = unsafe { step.buffer(self.logits).row(row) };
+        step.isa.run(Softmax { logits, probabilities: &mut *probabilities });
+        self.choose(probabilities, output);
+    }
+
     fn choose(&self, probabilities: &mut [f32], output: &mut [f32]) {
         let (experts, weights) = output.split_at_mut(self.used);
         let mut sum = 0.0;

@@ -98,6 +98,31 @@ fn workers_are_named() {
 }
 
 #[test]
+#[cfg(target_os = "linux")]
+fn members_stay_on_their_cores() {
+    let allowed = || {
+        let status = std::fs::read_to_string("/proc/thread-self/status").unwrap();
+        let line = status.lines().find_map(|line| line.strip_prefix("Cpus_allowed_list:"));
+        line.unwrap().trim().to_owned()
+    };
+    // Some core that this test may use.
+    let core: usize = allowed().split([',', '-']).next().unwrap().parse().unwrap();
+    std::thread::spawn(move || {
+        let pool = Pool::on_cores(&[core, core]).unwrap();
+        pool.run(&|_| assert_eq!(allowed(), core.to_string())).unwrap();
+        rounds(&pool, 100);
+    })
+    .join()
+    .unwrap();
+}
+
+#[test]
+fn a_core_that_does_not_exist_is_no_obstacle() {
+    std::thread::spawn(|| rounds(&Pool::on_cores(&[usize::MAX, 1 << 20]).unwrap(), 10)).join().unwrap();
+}
+
+#[test]
 fn no_threads_are_refused() {
     assert!(matches!(Pool::new(0), Err(Error::Threads { .. })));
+    assert!(matches!(Pool::on_cores(&[]), Err(Error::Threads { .. })));
 }

@@ -56,6 +56,36 @@ impl Avx512 {
     fn halves(self, x: __m512) -> (__m256, __m256) {
         instruction!((_mm512_castps512_ps256(x), _mm512_extractf32x8_ps::<1>(x)))
     }
+
+    /// Lane i + lane i + 8 of both, eight sums each.
+    #[inline(always)]
+    fn fold_halves(self, a: __m512, b: __m512) -> __m512 {
+        instruction!(_mm512_add_ps(
+            _mm512_shuffle_f32x4::<0b01_00_01_00>(a, b),
+            _mm512_shuffle_f32x4::<0b11_10_11_10>(a, b)
+        ))
+    }
+
+    /// Lane i + lane i + 4 of every eight, four sums each.
+    #[inline(always)]
+    fn fold_quarters(self, a: __m512, b: __m512) -> __m512 {
+        instruction!(_mm512_add_ps(
+            _mm512_shuffle_f32x4::<0b10_00_10_00>(a, b),
+            _mm512_shuffle_f32x4::<0b11_01_11_01>(a, b)
+        ))
+    }
+
+    /// Lane i + lane i + 2 of every four, two sums each.
+    #[inline(always)]
+    fn fold_pairs(self, a: __m512, b: __m512) -> __m512 {
+        instruction!(_mm512_add_ps(_mm512_shuffle_ps::<0b01_00_01_00>(a, b), _mm512_shuffle_ps::<0b11_10_11_10>(a, b)))
+    }
+
+    /// Lane i + lane i + 1 of every two.
+    #[inline(always)]
+    fn fold_lanes(self, a: __m512, b: __m512) -> __m512 {
+        instruction!(_mm512_add_ps(_mm512_shuffle_ps::<0b10_00_10_00>(a, b), _mm512_shuffle_ps::<0b11_01_11_01>(a, b)))
+    }
 }
 
 impl Simd for Avx512 {
@@ -154,6 +184,28 @@ impl Simd for Avx512 {
             let two = _mm_add_ps(four, _mm_movehl_ps(four, four));
             _mm_cvtss_f32(_mm_add_ss(two, _mm_movehdup_ps(two)))
         })
+    }
+
+    #[inline(always)]
+    fn reduce_sums(self, vectors: &[Self::F], sums: &mut [f32; LANES]) {
+        let mut all = [self.zero(); LANES];
+        for (one, vector) in all.iter_mut().zip(vectors) {
+            *one = *vector;
+        }
+        // Vectors are folded together with their neighbours, so each level halves their number.
+        let mut eights = [self.zero(); 8];
+        for (eight, pair) in eights.iter_mut().zip(all.as_chunks::<2>().0) {
+            *eight = self.fold_halves(pair[0], pair[1]);
+        }
+        let mut fours = [self.zero(); 4];
+        for (four, pair) in fours.iter_mut().zip(eights.as_chunks::<2>().0) {
+            *four = self.fold_quarters(pair[0], pair[1]);
+        }
+        let twos = [self.fold_pairs(fours[0], fours[1]), self.fold_pairs(fours[2], fours[3])];
+        // Lane 4i + j is now the sum of vector 4j + i.
+        let transposed = self.fold_lanes(twos[0], twos[1]);
+        let order = instruction!(_mm512_setr_epi32(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15));
+        self.store(instruction!(_mm512_permutexvar_ps(order, transposed)), sums);
     }
 
     #[inline(always)]

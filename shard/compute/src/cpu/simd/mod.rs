@@ -92,6 +92,14 @@ pub trait Simd: Copy + Send + Sync + 'static {
     fn swap_pairs(self, x: Self::F) -> Self::F;
     /// Sum of all lanes: lane i + lane i + 8, then + 4, + 2, + 1.
     fn reduce_sum(self, x: Self::F) -> f32;
+    /// [`reduce_sum`](Self::reduce_sum) of up to sixteen vectors; zero behind them.
+    #[inline(always)]
+    fn reduce_sums(self, vectors: &[Self::F], sums: &mut [f32; LANES]) {
+        *sums = [0.0; LANES];
+        for (sum, vector) in sums.iter_mut().zip(vectors) {
+            *sum = self.reduce_sum(*vector);
+        }
+    }
     /// [`max`](Self::max) of all lanes in the same tree as [`reduce_sum`](Self::reduce_sum).
     fn reduce_max(self, x: Self::F) -> f32;
 

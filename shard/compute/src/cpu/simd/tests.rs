@@ -55,6 +55,11 @@ impl Kernel for FloatOperations<'_> {
         results.floats("abs", s.to_array(s.abs(a)));
         results.floats("swap_pairs", s.to_array(s.swap_pairs(a)));
         results.floats("reduce_sum", [s.reduce_sum(a); LANES]);
+        for count in [LANES, 12, 1] {
+            let (all, mut sums) = ([a, b, c, a, c, b, s.swap_pairs(a), b, b, a, c, c, s.neg(b), a, b, c], [1.0; LANES]);
+            s.reduce_sums(&all[..count], &mut sums);
+            results.floats("reduce_sums", sums);
+        }
         results.floats("reduce_max", [s.reduce_max(a); LANES]);
         results.floats("lt", s.to_array(s.select(s.lt(a, b), a, c)));
         results.floats("le", s.to_array(s.select(s.le(a, b), a, c)));

@@ -25,7 +25,7 @@ struct Case {
 const EPSILON: f32 = 1e-6;
 
 fn case() -> impl Strategy<Value = Case> {
-    let kinds = prop::sample::select(vec![KvType::F32, KvType::F16, KvType::BF16]);
+    let kinds = prop::sample::select(vec![KvType::F32, KvType::F16, KvType::BF16, KvType::Q8_0]);
     (
         (proptest::collection::vec(1usize..24, 1..4), 1usize..4, 1usize..6, 1usize..20),
         (any::<bool>(), any::<bool>(), any::<bool>(), 0usize..9),
@@ -33,13 +33,15 @@ fn case() -> impl Strategy<Value = Case> {
     )
         .prop_map(|((rows, key_heads, group, half_dim), (gated, normed, adjacent, rotating), rest)| {
             let (page_tokens, key_kind, value_kind, seed) = rest;
-            let key_dim = 2 * half_dim;
+            // Rows in blocks are whole blocks.
+            let dim = |kind, dim| if kind == KvType::Q8_0 { 32 * (1 + half_dim % 3) } else { dim };
+            let key_dim = dim(key_kind, 2 * half_dim);
             Case {
                 rows,
                 key_heads,
                 group,
                 key_dim,
-                value_dim: if gated { key_dim } else { half_dim + 3 },
+                value_dim: dim(value_kind, if gated { key_dim } else { half_dim + 3 }),
                 gated,
                 normed,
                 style: if adjacent { RopeStyle::Adjacent } else { RopeStyle::Neox },
@@ -149,24 +151,25 @@ impl Case {
                 let start = head * heads.stride;
                 let width = heads.count * heads.stride;
                 let q = self.prepared(&head_of(query, row, width, start, heads.dim), &buffers.norms[0], row);
+                let q = if self.kinds[0] == KvType::Q8_0 { in_blocks(&q, |scale| scale) } else { q };
                 let shared = head / self.group;
                 let width = self.key_heads * self.key_dim;
                 let scores: Vec<f64> = (0..=row)
                     .map(|t| {
                         let k = head_of(key, t, width, shared * self.key_dim, self.key_dim);
                         let k = self.prepared(&k, &buffers.norms[1], t);
-                        let k: Vec<f64> = k.into_iter().map(|x| round(x, self.kinds[0])).collect();
-                        dot(&q, &k) * f64::from(self.scale())
+                        dot(&q, &round(&k, self.kinds[0])) * f64::from(self.scale())
                     })
                     .collect();
                 let most = scores.iter().copied().fold(f64::MIN, f64::max);
                 let weights: Vec<f64> = scores.iter().map(|score| (score - most).exp()).collect();
                 let sum: f64 = weights.iter().sum();
+                let width = self.key_heads * self.value_dim;
+                let value_of = |t: usize| exact(&head_of(value, t, width, shared * self.value_dim, self.value_dim));
+                let values: Vec<Vec<f64>> = (0..=row).map(|t| round(&value_of(t), self.kinds[1])).collect();
                 for dim in 0..self.value_dim {
-                    let width = self.key_heads * self.value_dim;
-                    let place = shared * self.value_dim + dim;
-                    let values = (0..=row).map(|t| round(f64::from(value[t * width + place]), self.kinds[1]));
-                    let mixed = values.zip(&weights).map(|(value, weight)| value * weight).sum::<f64>() / sum;
+                    let weighted = values.iter().zip(&weights).map(|(value, weight)| value[dim] * weight);
+                    let mixed = weighted.sum::<f64>() / sum;
                     let gate = |gate: f32| sigmoid(f64::from(gate));
                     let width = heads.count * heads.stride;
                     let factor = if self.gated { gate(query[row * width + start + self.key_dim + dim]) } else { 1.0 };
@@ -177,23 +180,38 @@ impl Case {
         output
     }
 
-    /// Values are at most 1. Keys of the reference may round to a neighbour of ours, which moves a score
-    /// by a rounding step of the key times the query, both about 2 · √dim at most.
+    /// Values are at most 1. Keys of the reference, computed more exactly, may round to a neighbour of ours, which
+    /// moves a score by a rounding step of the key times the query, both about 2 · √dim at most.
     fn bound(&self) -> f64 {
+        let as_given = !self.normed && self.rotating == 0;
         match self.kinds[0] {
             KvType::F32 => 1e-5,
             KvType::F16 => 1e-2,
+            KvType::Q8_0 if as_given => 1e-5,
+            KvType::Q8_0 => 3e-2,
             _ => 8e-2,
         }
     }
 }
 
-fn round(x: f64, kind: KvType) -> f64 {
+fn round(row: &[f64], kind: KvType) -> Vec<f64> {
+    let each = |round: fn(f32) -> f64| row.iter().map(|x| round(*x as f32)).collect();
     match kind {
-        KvType::F32 => x,
-        KvType::F16 => f16::from_f32(x as f32).to_f64(),
-        _ => bf16::from_f32(x as f32).to_f64(),
+        KvType::F32 => row.to_vec(),
+        KvType::F16 => each(|x| f16::from_f32(x).to_f64()),
+        KvType::BF16 => each(|x| bf16::from_f32(x).to_f64()),
+        _ => in_blocks(row, |scale| f16::from_f32(scale).to_f32()),
     }
+}
+
+/// Rounded to multiples of a scale per 32 values.
+fn in_blocks(row: &[f64], round_scale: fn(f32) -> f32) -> Vec<f64> {
+    let block = |block: &[f64]| -> Vec<f64> {
+        let scale = round_scale(largest(block) as f32 / 127.0);
+        let code = |x: f64| (x as f32 * (1.0 / scale)).round_ties_even().clamp(-127.0, 127.0);
+        block.iter().map(|x| if scale > 0.0 { f64::from(code(*x)) * f64::from(scale) } else { 0.0 }).collect()
+    };
+    row.chunks(32).flat_map(block).collect()
 }
 
 fn check(case: &Case) {
@@ -239,6 +257,45 @@ fn long_contexts() {
 #[test]
 fn long_contexts_in_half_precision() {
     check(&Case { kinds: [KvType::F16, KvType::BF16], page_tokens: 300, group: 1, seed: 5, ..long_case() });
+}
+
+/// Pages whose sixteens of tokens do not match those of segments, and pages that do.
+#[test]
+fn long_contexts_in_blocks() {
+    let kinds = [KvType::Q8_0, KvType::Q8_0];
+    for (page_tokens, group) in [(37, 3), (64, 5)] {
+        check(&Case { kinds, key_dim: 64, value_dim: 96, page_tokens, group, seed: 6, ..long_case() });
+    }
+    let mixed = Case { key_dim: 32, value_dim: 32, normed: false, rotating: 0, ..long_case() };
+    check(&Case { kinds: [KvType::Q8_0, KvType::F16], ..mixed.clone() });
+    check(&Case { kinds: [KvType::F32, KvType::Q8_0], ..mixed });
+}
+
+/// What an earlier sequence left in pages, be it NaN, is never seen.
+#[test]
+fn remains_in_pages_do_not_matter() {
+    for kind in [KvType::F32, KvType::F16, KvType::BF16, KvType::Q8_0] {
+        let case = Case { rows: vec![300, 40], kinds: [kind; 2], key_dim: 32, value_dim: 32, ..long_case() };
+        let (fixture, buffers) = case.fixture();
+        let (mut spoiled, _) = case.fixture();
+        let values = spoiled.sessions.iter_mut().flat_map(|session| &mut session.buffers);
+        values.for_each(|(_, values)| values.fill(f32::NAN));
+        for isa in Isa::ALL.into_iter().filter(|isa| isa.is_available()) {
+            let [clean, reused] = [false, true].map(|spoil| {
+                let mut stage = fixture.load(isa, 2);
+                if spoil {
+                    spoiled.step(&mut stage, &[(0, 0..300), (1, 0..40)]);
+                }
+                fixture.step(&mut stage, &[(0, 0..270), (1, 0..33)]);
+                fixture.step(&mut stage, &[(0, 270..275), (1, 33..34)]);
+                let mut found = vec![0.0; 6 * fixture.program.width(buffers.output)];
+                stage.read(buffers.output, 0..6, &mut found).unwrap();
+                found
+            });
+            assert!(clean.iter().all(|value| value.is_finite()));
+            assert_eq!(bits(&[vec![reused]]), bits(&[vec![clean]]), "{kind} on {isa}");
+        }
+    }
 }
 
 /// So wide that the parts of a long prompt do not fit into scratch, while those of few rows do.

@@ -2,6 +2,7 @@
 //! instruction set, with any number of threads, in any chunks, alone or among other sessions.
 
 mod attention;
+mod fused;
 mod memory;
 mod mixture;
 mod recurrent;
@@ -103,8 +104,8 @@ impl Fixture {
         self.program.record("op", None, op);
     }
 
-    fn model(&self) -> Gguf {
-        Gguf::from_vec(self.file.to_vec(), "test").unwrap()
+    fn model(&self) -> Arc<Gguf> {
+        Arc::new(Gguf::from_vec(self.file.to_vec(), "test").unwrap())
     }
 
     /// Adds sessions with these numbers of rows and random values in `buffers`.

@@ -9,12 +9,17 @@ use crate::cpu::simd::{Kernel, LANES, Simd};
 /// How many queries are computed together at most, sharing every load of a key or value.
 pub(super) const WIDE: usize = 4;
 
+/// Bytes that memory delivers at once.
+const CACHE_LINE: usize = 64;
+
 /// Scores of up to [`WIDE`] queries with consecutive keys.
 pub(super) struct Scores<'a, E> {
     /// `(queries, dim)`.
     pub(super) queries: &'a [f32],
     /// `(keys, dim)`.
     pub(super) keys: &'a [E],
+    /// As many keys that come later, fetched into caches meanwhile.
+    pub(super) next: &'a [E],
     /// Values per query and key, whole vectors.
     pub(super) dim: usize,
     pub(super) scale: f32,
@@ -29,11 +34,16 @@ impl<E: Element> Kernel for Scores<'_, E> {
 
     #[inline(always)]
     fn run<S: Simd>(self, simd: S) {
+        let many = S::REGISTERS >= 32;
         match self.queries.len() / self.dim {
-            1 => self.wide::<S, 1>(simd),
-            2 => self.wide::<S, 2>(simd),
-            3 => self.wide::<S, 3>(simd),
-            4 => self.wide::<S, 4>(simd),
+            1 if many => self.wide::<S, 1, 16>(simd),
+            2 if many => self.wide::<S, 2, 8>(simd),
+            3 if many => self.wide::<S, 3, 5>(simd),
+            4 if many => self.wide::<S, 4, 4>(simd),
+            1 => self.wide::<S, 1, 4>(simd),
+            2 => self.wide::<S, 2, 2>(simd),
+            3 => self.wide::<S, 3, 1>(simd),
+            4 => self.wide::<S, 4, 1>(simd),
             count => unreachable!("{count} queries at once"),
         }
     }
@@ -41,23 +51,64 @@ impl<E: Element> Kernel for Scores<'_, E> {
 
 impl<E: Element> Scores<'_, E> {
     #[inline(always)]
-    fn wide<S: Simd, const QUERIES: usize>(self, simd: S) {
+    fn wide<S: Simd, const QUERIES: usize, const KEYS: usize>(mut self, simd: S) {
         let mut queries: [&[[f32; LANES]]; QUERIES] = [&[]; QUERIES];
         for (query, values) in queries.iter_mut().zip(self.queries.chunks_exact(self.dim)) {
             *query = values.as_chunks().0;
         }
-        for (index, key) in self.keys.chunks_exact(self.dim).enumerate() {
-            let mut sums = [simd.zero(); QUERIES];
-            for (vector, key) in key.as_chunks().0.iter().enumerate() {
-                let key = E::load(simd, key);
-                for (sum, query) in sums.iter_mut().zip(&queries) {
-                    *sum = simd.fma(simd.load(&query[vector]), key, *sum);
+        let count = self.keys.len() / self.dim;
+        for index in (0..count - count % KEYS).step_by(KEYS) {
+            self.tile::<S, QUERIES, KEYS>(simd, &queries, index);
+        }
+        for index in count - count % KEYS..count {
+            self.tile::<S, QUERIES, 1>(simd, &queries, index);
+        }
+    }
+
+    /// Scores with a few keys, in registers.
+    #[inline(always)]
+    fn tile<S: Simd, const QUERIES: usize, const KEYS: usize>(
+        &mut self,
+        simd: S,
+        queries: &[&[[f32; LANES]]; QUERIES],
+        index: usize,
+    ) {
+        let mut keys: [&[[E; LANES]]; KEYS] = [&[]; KEYS];
+        for (key, values) in keys.iter_mut().zip(self.keys[index * self.dim..].chunks_exact(self.dim)) {
+            *key = values.as_chunks().0;
+        }
+        let mut sums = [[simd.zero(); KEYS]; QUERIES];
+        for vector in 0..self.dim / LANES {
+            for key in index..index + KEYS {
+                prefetch(simd, self.next, key * self.dim + vector * LANES);
+            }
+            let mut loaded = [simd.zero(); KEYS];
+            for (loaded, key) in loaded.iter_mut().zip(&keys) {
+                *loaded = E::load(simd, &key[vector]);
+            }
+            for (sums, query) in sums.iter_mut().zip(queries) {
+                let query = simd.load(&query[vector]);
+                for (sum, key) in sums.iter_mut().zip(loaded) {
+                    *sum = simd.fma(query, key, *sum);
                 }
             }
-            for (query, sum) in sums.into_iter().enumerate() {
-                self.scores[query * SEGMENT + self.first + index] = simd.reduce_sum(sum) * self.scale;
+        }
+        let mut scores = [0.0; LANES];
+        simd.reduce_sums(sums.as_flattened(), &mut scores);
+        let first = self.first + index;
+        for (query, scores) in scores.chunks_exact(KEYS).take(QUERIES).enumerate() {
+            for (to, score) in self.scores[query * SEGMENT + first..][..KEYS].iter_mut().zip(scores) {
+                *to = score * self.scale;
             }
         }
+    }
+}
+
+/// Asks for the cache line that begins with the vector at `index`, if one does.
+#[inline(always)]
+fn prefetch<S: Simd, E>(simd: S, rows: &[E], index: usize) {
+    if (index * size_of::<E>()).is_multiple_of(CACHE_LINE) {
+        simd.prefetch(rows.as_ptr().wrapping_add(index).cast());
     }
 }
 
@@ -99,6 +150,8 @@ pub(super) struct WeightedValues<'a, E> {
     pub(super) first: usize,
     /// `(values, dim)`.
     pub(super) values: &'a [E],
+    /// As many values that come later, fetched into caches meanwhile.
+    pub(super) next: &'a [E],
     /// Numbers per value, whole vectors.
     pub(super) dim: usize,
     /// `(queries, dim)`.
@@ -124,11 +177,17 @@ impl<E: Element> WeightedValues<'_, E> {
     #[inline(always)]
     fn wide<S: Simd, const QUERIES: usize>(mut self, simd: S) {
         let vectors = self.dim / LANES;
-        for vector in (0..vectors - vectors % 2).step_by(2) {
-            self.columns::<S, QUERIES, 2>(simd, vector);
+        let mut vector = 0;
+        while S::REGISTERS >= 32 && vector + 4 <= vectors {
+            self.columns::<S, QUERIES, 4>(simd, vector);
+            vector += 4;
         }
-        if vectors % 2 == 1 {
-            self.columns::<S, QUERIES, 1>(simd, vectors - 1);
+        while vector + 2 <= vectors {
+            self.columns::<S, QUERIES, 2>(simd, vector);
+            vector += 2;
+        }
+        if vector < vectors {
+            self.columns::<S, QUERIES, 1>(simd, vector);
         }
     }
 
@@ -145,6 +204,7 @@ impl<E: Element> WeightedValues<'_, E> {
         for (index, value) in self.values.chunks_exact(self.dim).enumerate() {
             let value: &[[E; LANES]] = value[columns.clone()].as_chunks().0;
             for column in 0..VECTORS {
+                prefetch(simd, self.next, index * self.dim + (vector + column) * LANES);
                 let value = E::load(simd, &value[column]);
                 for (query, sums) in sums.iter_mut().enumerate() {
                     let weight = simd.splat(self.weights[query * SEGMENT + self.first + index]);

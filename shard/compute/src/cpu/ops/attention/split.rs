@@ -7,7 +7,7 @@ use std::ops::Range;
 use super::kernels::WIDE;
 use super::tile::{Part, Tile};
 use super::{Attention, SEGMENT, SPLIT_VALUES, Scratch};
-use crate::cpu::ops::Step;
+use crate::cpu::ops::{Step, overlap};
 use crate::cpu::pool::Member;
 use crate::device::ChunkRows;
 
@@ -21,18 +21,18 @@ impl Attention {
     }
 
     pub(super) fn run_split(&self, step: &Step<'_>, member: &Member<'_>, scratch: &mut Scratch<'_>) {
+        let tasks: usize = self.tiles(step).map(|tile| tile.segments()).sum();
+        // A stretch of segments each, so that what is fetched ahead is this member's own.
+        let own = member.share(tasks);
         let mut task = 0;
         for tile in self.tiles(step) {
-            let mut loaded = false;
-            for start in (0..tile.chunk.start + tile.rows.end).step_by(SEGMENT) {
-                if task % member.threads() == member.index() {
-                    if !loaded {
-                        tile.load_queries(scratch);
-                        loaded = true;
-                    }
-                    self.keep_parts(&tile, member, scratch, start);
-                }
-                task += 1;
+            let segments = overlap(&own, task, tile.segments());
+            task += tile.segments();
+            if !segments.is_empty() {
+                tile.load_queries(scratch);
+            }
+            for segment in segments {
+                self.keep_parts(&tile, member, scratch, segment * SEGMENT);
             }
         }
         member.wait();

@@ -5,9 +5,11 @@
 use std::ops::Range;
 
 use super::kernels::{Finish, Join, Scores, Softmax, WIDE, WeightedValues};
+use super::quantized::{QuantizeQuery, QuantizedScores, QuantizedValues, QueryBlock};
 use super::{Attention, SEGMENT, Scratch};
 use crate::cpu::ops::Step;
-use crate::cpu::pages::{PagedCache, Plane, with_stored};
+use crate::cpu::pages::blocks::BLOCK;
+use crate::cpu::pages::{Blocks, Element, Floats, PagedCache, Stored};
 use crate::device::ChunkRows;
 use crate::program::Heads;
 
@@ -25,12 +27,23 @@ pub(super) struct Tile<'a> {
 /// Largest score and sum of exponentials of a query in one segment.
 pub(super) type Part = [f32; 2];
 
+/// Keys or values of a segment that lie in one page.
+struct Piece {
+    page: u32,
+    /// Which tokens of the page.
+    tokens: Range<usize>,
+    /// The first one's index in the segment.
+    first: usize,
+    /// The page that comes next, or this one: fetched into caches meanwhile.
+    next_page: u32,
+}
+
 impl Tile<'_> {
     /// Takes the queries through all segments, joining as it goes.
     pub(super) fn attend(&self, scratch: &mut Scratch<'_>) {
         let padded = self.cache().values.padded;
         self.load_queries(scratch);
-        for start in (0..self.chunk.start + self.rows.end).step_by(SEGMENT) {
+        for start in (0..self.segments()).map(|segment| segment * SEGMENT) {
             for first in (0..self.queries()).step_by(WIDE) {
                 let parts = self.visit(scratch, start, first);
                 for (index, part) in parts.into_iter().enumerate() {
@@ -46,6 +59,11 @@ impl Tile<'_> {
             let values = &scratch.values[query * padded..(query + 1) * padded];
             self.finish(query, values, scratch.totals[query]);
         }
+    }
+
+    /// Segments that the last row sees.
+    pub(super) fn segments(&self) -> usize {
+        (self.chunk.start + self.rows.end).div_ceil(SEGMENT)
     }
 
     pub(super) fn queries(&self) -> usize {
@@ -64,8 +82,8 @@ impl Tile<'_> {
 
     pub(super) fn load_queries(&self, scratch: &mut Scratch<'_>) {
         let Heads { dim, stride, .. } = self.operation.query_heads;
-        let padded = self.cache().keys.padded;
-        for (query, padded) in scratch.queries.chunks_exact_mut(padded).take(self.queries()).enumerate() {
+        let keys = &self.cache().keys;
+        for (query, padded) in scratch.queries.chunks_exact_mut(keys.padded).take(self.queries()).enumerate() {
             let (row, head) = self.place(query);
             let row = self.chunk.first_row + row;
             let columns = head * stride..head * stride + dim;
@@ -73,6 +91,12 @@ impl Tile<'_> {
             let query = unsafe { self.step.buffer(self.operation.query).columns(row, columns) };
             padded[..dim].copy_from_slice(query);
             padded[dim..].fill(0.0);
+        }
+        if let Stored::Q8_0(_) = keys.stored {
+            let queries = scratch.queries.chunks_exact(dim).take(self.queries());
+            for (query, blocks) in queries.zip(scratch.query_blocks.chunks_exact_mut(dim / BLOCK)) {
+                self.step.isa.run(QuantizeQuery { query, blocks });
+            }
         }
     }
 
@@ -108,56 +132,83 @@ impl Tile<'_> {
 
     /// Scores of queries `first + i`, for `i` in `wide`, with the given keys of a segment.
     fn scores(&self, scratch: &mut Scratch<'_>, start: usize, keys: Range<usize>, first: usize, wide: Range<usize>) {
-        let plane = &self.cache().keys;
-        let queries = (first + wide.start) * plane.padded..(first + wide.end) * plane.padded;
-        for (place, key) in self.pieces(plane, start, keys) {
-            with_stored!(plane, stored => {
-                // SAFETY: keys are written before the barrier that precedes this operation.
-                let keys = unsafe { stored.part(place) };
-                self.step.isa.run(Scores {
-                    queries: &scratch.queries[queries.clone()],
-                    keys,
-                    dim: plane.padded,
-                    scale: self.operation.scale,
-                    scores: &mut scratch.scores[wide.start * SEGMENT..wide.end * SEGMENT],
-                    first: key,
-                });
-            });
+        let queries = first + wide.start..first + wide.end;
+        for piece in self.pieces(start, keys) {
+            let Scratch { queries: floats, query_blocks, scores, .. } = &mut *scratch;
+            let scores = &mut scores[wide.start * SEGMENT..wide.end * SEGMENT];
+            let floats = || rows(floats, self.cache().keys.padded, &queries);
+            match &self.cache().keys.stored {
+                Stored::F32(keys) => self.float_scores(keys, piece, floats(), scores),
+                Stored::F16(keys) => self.float_scores(keys, piece, floats(), scores),
+                Stored::BF16(keys) => self.float_scores(keys, piece, floats(), scores),
+                Stored::Q8_0(keys) => {
+                    let blocks = rows(query_blocks, self.cache().keys.dim / BLOCK, &queries);
+                    self.quantized_scores(keys, piece, blocks, scores);
+                }
+            }
         }
     }
 
+    fn float_scores<E: Element>(&self, keys: &Floats<E>, piece: Piece, queries: &[f32], scores: &mut [f32]) {
+        let Piece { page, tokens, first, next_page } = piece;
+        // SAFETY: keys are written before the barrier that precedes this operation.
+        let [keys, next] = [page, next_page].map(|page| unsafe { keys.rows(page, self.head, tokens.clone()) });
+        let (dim, scale) = (self.cache().keys.padded, self.operation.scale);
+        self.step.isa.run(Scores { queries, keys, next, dim, scale, scores, first });
+    }
+
+    fn quantized_scores(&self, keys: &Blocks, piece: Piece, queries: &[QueryBlock], scores: &mut [f32]) {
+        let Piece { page, tokens, first, next_page } = piece;
+        // SAFETY: keys are written before the barrier that precedes this operation.
+        let [keys, next] = [page, next_page].map(|page| unsafe { keys.panels(page, self.head) });
+        self.step.isa.run(QuantizedScores { queries, keys, next, tokens, scale: self.operation.scale, scores, first });
+    }
+
+    /// Adds the given values of a segment to `scratch.partial`, by the weights of the queries in `wide`.
     fn weighted_values(&self, scratch: &mut Scratch<'_>, start: usize, keys: Range<usize>, wide: Range<usize>) {
-        let plane = &self.cache().values;
-        for (place, key) in self.pieces(plane, start, keys) {
-            with_stored!(plane, stored => {
-                // SAFETY: values are written before the barrier that precedes this operation.
-                let values = unsafe { stored.part(place) };
-                self.step.isa.run(WeightedValues {
-                    weights: &scratch.scores[wide.start * SEGMENT..wide.end * SEGMENT],
-                    first: key,
-                    values,
-                    dim: plane.padded,
-                    sums: &mut scratch.partial[wide.start * plane.padded..wide.end * plane.padded],
-                });
-            });
+        let weights = rows(scratch.scores, SEGMENT, &wide);
+        let padded = self.cache().values.padded;
+        let sums = &mut scratch.partial[wide.start * padded..wide.end * padded];
+        for piece in self.pieces(start, keys) {
+            match &self.cache().values.stored {
+                Stored::F32(values) => self.weighted_floats(values, piece, weights, sums),
+                Stored::F16(values) => self.weighted_floats(values, piece, weights, sums),
+                Stored::BF16(values) => self.weighted_floats(values, piece, weights, sums),
+                Stored::Q8_0(values) => self.weighted_blocks(values, piece, weights, sums),
+            }
         }
     }
 
-    /// The stored rows of some keys of a segment, cut at pages: where they lie, and the first one's
-    /// index in the segment.
-    fn pieces(&self, plane: &Plane, start: usize, keys: Range<usize>) -> impl Iterator<Item = (Range<usize>, usize)> {
+    fn weighted_floats<E: Element>(&self, values: &Floats<E>, piece: Piece, weights: &[f32], sums: &mut [f32]) {
+        let Piece { page, tokens, first, next_page } = piece;
+        // SAFETY: values are written before the barrier that precedes this operation.
+        let [values, next] = [page, next_page].map(|page| unsafe { values.rows(page, self.head, tokens.clone()) });
+        self.step.isa.run(WeightedValues { weights, first, values, next, dim: self.cache().values.padded, sums });
+    }
+
+    fn weighted_blocks(&self, values: &Blocks, piece: Piece, weights: &[f32], sums: &mut [f32]) {
+        let Piece { page, tokens, first, next_page } = piece;
+        // SAFETY: values are written before the barrier that precedes this operation.
+        let [values, next] = [page, next_page].map(|page| unsafe { values.panels(page, self.head) });
+        self.step.isa.run(QuantizedValues { weights, first, values, next, tokens, sums });
+    }
+
+    /// The given keys of the segment at `start`, page by page.
+    fn pieces(&self, start: usize, keys: Range<usize>) -> impl Iterator<Item = Piece> {
         let page_tokens = self.cache().page_tokens;
         let mut next = keys.start;
         std::iter::from_fn(move || {
             if next >= keys.end {
                 return None;
             }
-            let key = next;
-            let token = (start + key) % page_tokens;
-            let count = (keys.end - key).min(page_tokens - token);
+            let first = next;
+            let token = (start + first) % page_tokens;
+            let count = (keys.end - first).min(page_tokens - token);
             next += count;
-            let page = self.chunk.pages[(start + key) / page_tokens];
-            Some((plane.place(page, self.head, token..token + count), key))
+            let index = (start + first) / page_tokens;
+            let page = self.chunk.pages[index];
+            let next_page = self.chunk.pages.get(index + 1).copied().unwrap_or(page);
+            Some(Piece { page, tokens: token..token + count, first, next_page })
         })
     }
 
@@ -186,4 +237,9 @@ impl Tile<'_> {
         let output = unsafe { self.step.buffer(operation.output).columns_mut(row, head * dim..(head + 1) * dim) };
         self.step.isa.run(Finish { values: &values[..dim], sum: total[1], gate, output });
     }
+}
+
+/// Some rows of equal width.
+fn rows<'a, T>(all: &'a [T], width: usize, rows: &Range<usize>) -> &'a [T] {
+    &all[rows.start * width..rows.end * width]
 }
