@@ -85,9 +85,9 @@ pub(crate) struct ComputeArgs {
     /// Vector instructions; the best there are if not given.
     #[arg(long, value_name = "SET")]
     pub(crate) isa: Option<Isa>,
-    /// Let the system move threads between cores.
+    /// Keep every thread on a core of its own; for hosts that nothing else uses.
     #[arg(long)]
-    pub(crate) no_pin: bool,
+    pub(crate) pin: bool,
 }
 
 /// Kernel sets, as flags name them.

@@ -53,7 +53,7 @@ pub(crate) fn plan(
         limits,
         memory,
         isa: compute.and_then(|compute| compute.isa),
-        pin: compute.is_none_or(|compute| !compute.no_pin),
+        pin: compute.is_some_and(|compute| compute.pin),
         template: None,
         progress: false,
     })

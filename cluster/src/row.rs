@@ -55,16 +55,18 @@ pub(crate) struct Plan {
 }
 
 impl Plan {
-    /// The cores of a stage's threads: neighbours, and no other stage's. `None` if threads are not pinned, or are more
-    /// than there are cores.
-    fn cores_of(&self, index: usize) -> Option<Vec<usize>> {
+    /// The cores of a stage's threads: neighbours, and no other stage's. `None` if threads are not pinned.
+    fn cores_of(&self, index: usize) -> Result<Option<Vec<usize>>> {
+        if !self.pin {
+            return Ok(None);
+        }
         let stages = &self.placement.stages;
         let threads = |stages: &[StagePlan]| stages.iter().map(|stage| stage.threads).sum::<usize>();
-        if !self.pin || threads(stages) > host::cores() {
-            return None;
-        }
-        let first = threads(&stages[..index]);
-        Some(host::core_numbers()?.get(first..first + stages[index].threads)?.to_vec())
+        let (all, first) = (threads(stages), threads(&stages[..index]));
+        let cores = host::core_numbers().context("--pin: the system does not say which cores there are")?;
+        let own = cores.get(first..first + stages[index].threads);
+        let own = own.with_context(|| format!("--pin: {all} threads need as many cores, there are {}", cores.len()))?;
+        Ok(Some(own.to_vec()))
     }
 }
 
@@ -147,7 +149,7 @@ fn load_stage(plan: &Plan, index: usize, feedback: Feedback, bar: &ProgressBar) 
 /// The threads of a stage. To be called from a thread that no device has pinned yet.
 pub(crate) fn device(plan: &Plan, index: usize) -> Result<CpuDevice> {
     let isa = plan.isa.map(kernels);
-    Ok(match plan.cores_of(index) {
+    Ok(match plan.cores_of(index)? {
         Some(cores) => CpuDevice::on_cores(&cores, isa)?,
         None => CpuDevice::new(plan.placement.stages[index].threads, isa)?,
     })

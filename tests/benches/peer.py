@@ -198,8 +198,9 @@ def main():
     if not options.json:
         print("| what | unit | ours | llama.cpp | ratio | load |\n| --- | --- | --- | --- | --- | --- |", flush=True)
     results = []
-    cases = rate_cases(options) if set(options.modes) - {"load"} else []
-    for group in [cases, load_cases(options) if "load" in options.modes else []]:
+    # Loading first: a process begins with the memory of the one that starts it, which must still be small.
+    rates = rate_cases(options) if set(options.modes) - {"load"} else []
+    for group in [load_cases(options) if "load" in options.modes else [], rates]:
         for case in group:
             results.append(measure(case, options.rounds))
             if not options.json:

@@ -73,6 +73,7 @@ fn every_bad_flag_is_told_what_is_wrong() {
         (&["serve", "--host", "0.0.0.0"], &["0.0.0.0", "--api-key"]),
         (&["serve", "--prefill-chunk", "0"], &["0"]),
         (&["serve", "--prefill-chunk", "100000"], &["100000", "8192"]),
+        (&["serve", "--pin", "--threads", "4000"], &["--pin", "4000"]),
         (&["serve", "--isa", "mmx"], &["mmx"]),
         (&["serve", "--chat-template", "/nowhere/template.jinja"], &["/nowhere/template.jinja"]),
         (&["serve", "--config", "/nowhere/paceline.toml"], &["/nowhere/paceline.toml"]),

@@ -208,10 +208,10 @@ impl Group {
             share: time.median / total,
             bytes: cost.bytes,
             gb_s: per_second(cost.bytes) / 1e9,
-            of_read_roof: (phase == Phase::Decode).then(|| per_second(cost.bytes) / roofs.read.median),
+            of_read_roof: (phase == Phase::Decode).then(|| per_second(cost.bytes) / roofs.read.best),
             macs: cost.macs,
             gmac_s: per_second(cost.macs) / 1e9,
-            of_dot_roof: is_integer.then(|| per_second(cost.integer_macs) / roofs.dot.median),
+            of_dot_roof: is_integer.then(|| per_second(cost.integer_macs) / roofs.dot.best),
         }
     }
 }

@@ -1,5 +1,5 @@
-//! What this machine can do at best, measured beside everything else that is measured: a busy neighbour then slows
-//! both, and the fraction stays honest.
+//! What this machine can do at best: the best of many short samples, taken beside everything else that is measured.
+//! Where the median is far below it, others use the machine, and no fraction of a roof says much.
 
 use std::fmt;
 
@@ -29,11 +29,19 @@ pub(super) struct Roofs {
 #[derive(Debug, Clone, Copy, Serialize)]
 pub(super) struct Measured {
     /// Bytes per second that all threads together read.
-    pub(super) read: Spread,
+    pub(super) read: Ceiling,
     /// Multiplications of bytes per second of all threads together.
-    pub(super) dot: Spread,
+    pub(super) dot: Ceiling,
     /// The same of one thread alone.
-    pub(super) dot_of_one: Spread,
+    pub(super) dot_of_one: Ceiling,
+}
+
+/// What was reached at best, and how often it was.
+#[derive(Debug, Clone, Copy, Serialize)]
+pub(super) struct Ceiling {
+    pub(super) best: f64,
+    #[serde(flatten)]
+    spread: Spread,
 }
 
 impl Roofs {
@@ -56,14 +64,25 @@ impl Roofs {
     /// # Panics
     /// If there is no sample.
     pub(super) fn measured(self) -> Measured {
-        Measured { read: Spread::of(self.read), dot: Spread::of(self.dot), dot_of_one: Spread::of(self.dot_of_one) }
+        Measured { read: Ceiling::of(self.read), dot: Ceiling::of(self.dot), dot_of_one: Ceiling::of(self.dot_of_one) }
+    }
+}
+
+impl Ceiling {
+    fn of(samples: Vec<f64>) -> Self {
+        Self { best: samples.iter().copied().fold(0.0, f64::max), spread: Spread::of(samples) }
     }
 }
 
 impl fmt::Display for Measured {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let billions = |spread: Spread| spread.map(|rate| rate / 1e9);
-        let (read, dot, one) = (billions(self.read), billions(self.dot), billions(self.dot_of_one));
-        write!(formatter, "read {read:.1} GB/s, int8 dot {dot:.0} GMAC/s (one thread {one:.0})")
+        let Self { read, dot, dot_of_one } = self;
+        write!(formatter, "read {read} GB/s, int8 dot {dot} GMAC/s (one thread {dot_of_one})")
+    }
+}
+
+impl fmt::Display for Ceiling {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(formatter, "{:.1} (median {:.1})", self.best / 1e9, self.spread.median / 1e9)
     }
 }

@@ -133,7 +133,7 @@ impl Kind {
     }
 
     fn prefill(self, work: &Work, roofs: &Measured) -> Prefill {
-        let (spread, roof) = (Spread::of(self.rates), roofs.dot.median / work.multiplications_per_token());
+        let (spread, roof) = (Spread::of(self.rates), roofs.dot.best / work.multiplications_per_token());
         let tok_s = spread.median;
         Prefill { tokens: self.prompt, tok_s, roof, of_roof: tok_s / roof, spread }
     }
@@ -142,7 +142,7 @@ impl Kind {
         let Self { prompt: depth, sessions, rates, .. } = self;
         // The middle of the measured tokens.
         let bytes = work.bytes_per_step(depth + self.tokens / 2, sessions);
-        let (spread, roof) = (Spread::of(rates), sessions as f64 * roofs.read.median / bytes);
+        let (spread, roof) = (Spread::of(rates), sessions as f64 * roofs.read.best / bytes);
         let tok_s = spread.median;
         Decode { depth, sessions, tok_s, roof, of_roof: tok_s / roof, spread }
     }

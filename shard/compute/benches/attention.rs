@@ -20,8 +20,7 @@ use paceline_gguf::{Gguf, KvType};
 const PAGE_TOKENS: usize = 64;
 const REPEATS: usize = 12;
 /// Rows of a step, and tokens that come before it.
-const CASES: [(usize, usize); 7] =
-    [(1, 8192), (1, 32_000), (4, 32_000), (8, 32_000), (64, 8192), (512, 0), (512, 8192)];
+const CASES: [(usize, usize); 7] = [(1, 8192), (1, 32_000), (4, 32_000), (8, 2048), (64, 512), (512, 0), (512, 8192)];
 
 struct Shape {
     name: &'static str,

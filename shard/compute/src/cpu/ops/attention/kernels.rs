@@ -73,12 +73,15 @@ impl<E: Element> Scores<'_, E> {
         queries: &[&[[f32; LANES]]; QUERIES],
         index: usize,
     ) {
+        // Slices of this very length need no checks in the loop.
+        let vectors = self.dim / LANES;
         let mut keys: [&[[E; LANES]]; KEYS] = [&[]; KEYS];
         for (key, values) in keys.iter_mut().zip(self.keys[index * self.dim..].chunks_exact(self.dim)) {
-            *key = values.as_chunks().0;
+            *key = &values.as_chunks().0[..vectors];
         }
+        let queries = queries.map(|query| &query[..vectors]);
         let mut sums = [[simd.zero(); KEYS]; QUERIES];
-        for vector in 0..self.dim / LANES {
+        for vector in 0..vectors {
             for key in index..index + KEYS {
                 prefetch(simd, self.next, key * self.dim + vector * LANES);
             }
