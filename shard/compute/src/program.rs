@@ -131,7 +131,7 @@ pub struct Rope {
     /// YaRN on top of `factor`.
     pub yarn: Option<Yarn>,
     /// For four-component positions: how many pairs follow time, height, width and the fourth
-    /// component, interleaved (spec section 3.2). Without it only the first component is used.
+    /// component, interleaved. Without it only the first component is used.
     pub sections: Option<[u32; 4]>,
     /// A divisor of each frequency (`rope_freqs.weight`), `(dimensions / 2)`.
     pub divisors: Option<Weight>,
@@ -247,7 +247,7 @@ pub enum Op {
         /// `(rows, channels)`.
         output: Buffer,
     },
-    /// The gated delta rule, one token after another (spec section 3.3, steps 2, 3 and 5 to 8).
+    /// The gated delta rule, one token after another: gates, L2 norms, decay, read, write, output.
     DeltaRule {
         /// `(rows, 2 · key_heads · head_dim + value_heads · head_dim)`: queries, keys, values.
         input: Buffer,

@@ -1,5 +1,5 @@
 //! Grouped-query attention, with the optional parts that the architectures choose from: head norms, biases, an
-//! output gate (spec section 3.1).
+//! output gate.
 
 use paceline_compute::program::{Buffer, CacheSpec, Heads, Op};
 use paceline_gguf::LayerKind;

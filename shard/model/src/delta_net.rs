@@ -1,4 +1,4 @@
-//! The gated delta net, the recurrent layer of the hybrids (spec section 3.3).
+//! The gated delta net, the recurrent layer of the hybrids.
 
 use paceline_compute::program::{Buffer, Op, StateSpec};
 use paceline_gguf::LayerKind;

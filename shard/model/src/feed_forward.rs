@@ -1,4 +1,4 @@
-//! Feed-forward networks: one dense SwiGLU network, or experts that a router chooses from (spec section 3.4).
+//! Feed-forward networks: one dense SwiGLU network, or experts that a router chooses from.
 
 use paceline_compute::program::{Buffer, Op, Product, Weight};
 

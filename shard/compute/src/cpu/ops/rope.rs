@@ -58,7 +58,7 @@ impl Operation for RopeTable {
 }
 
 /// The component of the position that turns a pair: sections are interleaved, and what does not fit
-/// into its section goes to the fourth (spec section 3.2).
+/// into its section goes to the fourth.
 fn component(sections: Option<[u32; 4]>, pair: usize) -> usize {
     let Some(sections) = sections else { return 0 };
     let all: u64 = sections.iter().map(|pairs| u64::from(*pairs)).sum();

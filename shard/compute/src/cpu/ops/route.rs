@@ -9,7 +9,7 @@ use crate::cpu::pool::Member;
 use crate::cpu::simd::{Kernel, LANES, Simd};
 use crate::program::Buffer;
 
-/// The smallest sum that weights are divided by (spec section 3.4).
+/// The smallest sum that weights are divided by.
 const SMALLEST_SUM: f32 = 6.103_515_6e-5;
 
 /// [`Op::Route`](crate::program::Op::Route).

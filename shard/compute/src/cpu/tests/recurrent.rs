@@ -82,7 +82,7 @@ impl Delta {
         (fixture, [input, alpha, beta, output], [bias, decays])
     }
 
-    /// Spec section 3.3, steps 2, 3 and 5 to 8.
+    /// The gated delta rule: gates, L2 norms, decay, read, write, output.
     fn expected(&self, input: &[f64], alpha: &[f64], beta: &[f64], vectors: &[Vec<f32>; 2]) -> Vec<f64> {
         let Delta { key_heads, value_heads, head_dim } = *self;
         let mut memories = vec![vec![0.0; head_dim * head_dim]; value_heads];
