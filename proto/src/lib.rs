@@ -12,7 +12,7 @@ pub mod step;
 
 pub use error::{Error, Result};
 pub use frame::{Frame, Payload, Reply};
-pub use ids::{Epoch, PageId, SessionId, Slot, StepId};
+pub use ids::{Epoch, NodeId, PageId, SessionId, Slot, StepId};
 pub use sampling::SamplingSettings;
 pub use step::{
     Chunk, ChunkInput, ChunkResult, Logprobs, Operation, Outcome, SampledToken, StageTime, Step, StepDone,

@@ -1,0 +1,8 @@
+//! What shards and the coordinator say to each other besides frames: joining, loading, linking, and heartbeats.
+//!
+//! Everything here is generated from `proto/control.proto`, which is the place to read. Messages arrive over
+//! mutually authenticated connections only; whoever takes one in still checks every field.
+
+#![allow(missing_docs, clippy::all, unreachable_pub, reason = "generated code; the .proto file has the words")]
+
+tonic::include_proto!("paceline.control.v1");
