@@ -1,7 +1,9 @@
 //! What can be wrong with bytes that came from another process.
 
+use crate::frame::Activations;
+
 /// An error of reading a frame.
-#[derive(Debug, thiserror::Error, PartialEq, Eq)]
+#[derive(Debug, Clone, thiserror::Error, PartialEq, Eq)]
 pub enum Error {
     /// Fewer bytes than a header.
     #[error("a frame of {found} bytes is shorter than its header of {header} bytes")]
@@ -35,6 +37,18 @@ pub enum Error {
         /// The number.
         found: u16,
     },
+    /// A form of activations that does not exist.
+    #[error("the frame's activations have form {found}, which does not exist")]
+    Activations {
+        /// The number.
+        found: u16,
+    },
+    /// A name that is no form of activations.
+    #[error("`{found}` is no form of activations: f32, f16 or int8")]
+    ActivationsName {
+        /// The name.
+        found: String,
+    },
     /// The lengths in the header and the bytes there are disagree.
     #[error("the frame's header announces {announced} bytes, but {found} are there")]
     Length {
@@ -57,15 +71,23 @@ pub enum Error {
         /// What the decoder says.
         reason: String,
     },
+    /// Header and description name different steps.
+    #[error("the frame's header names {header}, its description {description}")]
+    Disagree {
+        /// Epoch and step by the header.
+        header: String,
+        /// Epoch and step by the description.
+        description: String,
+    },
     /// Activations that are not whole rows.
-    #[error("{bytes} bytes of activations are not {rows} rows of {width} f32 values")]
+    #[error("{bytes} bytes of activations are not whole rows of {width} {activations} values")]
     Rows {
         /// Bytes there are.
         bytes: usize,
-        /// Rows the header says.
-        rows: u32,
         /// Values per row the header says.
         width: u32,
+        /// Their form.
+        activations: Activations,
     },
 }
 

@@ -1,8 +1,12 @@
 //! Frames: what a link carries from stage to stage, and how it looks on a wire.
 //!
 //! A frame is a fixed header that is read in place ([`Header`], little endian), a description in `postcard`
-//! (the [`Step`], or the tail's [`StepDone`]), and raw rows of `f32`. In one process frames move as values and
-//! are never encoded; between processes [`Frame::encode`] and [`Frame::decode`] stand at both ends of a link.
+//! (the [`Step`], or a [`Reply`]), and rows of activations in the form that the header names ([`Activations`]).
+//! In one process frames move as values and are never encoded; between processes [`Frame::encode`] and
+//! [`Frame::decode`] stand at both ends of a link. Decoding believes nothing: it refuses before it allocates, and
+//! allocates no more than a small multiple of the bytes that are really there.
+
+mod activations;
 
 use bytes::{Bytes, BytesMut};
 use serde::Serialize;
@@ -11,13 +15,16 @@ use zerocopy::byteorder::little_endian::{U16, U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 use crate::error::{Error, Result};
+use crate::ids::{Epoch, StepId};
 use crate::step::{StageTime, Step, StepDone};
+
+pub use activations::Activations;
 
 /// `PCLN` read as a little-endian number.
 pub const MAGIC: u32 = u32::from_le_bytes(*b"PCLN");
 /// The version of everything in this crate.
 pub const VERSION: u16 = 1;
-/// The most bytes a frame may announce: 8,192 rows of 16,384 values and their description.
+/// The most bytes that any frame may announce: 8,192 rows of 16,384 values and their description.
 pub const LIMIT: u64 = 8192 * 16384 * 4 + (16 << 20);
 
 /// A step on its way from one stage to the next.
@@ -87,7 +94,8 @@ pub enum Reply {
 pub struct Header {
     magic: U32,
     version: U16,
-    kind: U16,
+    kind: u8,
+    activations: u8,
     epoch: U32,
     width: U32,
     step: U64,
@@ -98,15 +106,16 @@ pub struct Header {
 /// Bytes of a [`Header`].
 pub const HEADER_BYTES: usize = size_of::<Header>();
 
-const KIND_STEP: u16 = 1;
-const KIND_DONE: u16 = 2;
+const KIND_STEP: u8 = 1;
+const KIND_DONE: u8 = 2;
+const KIND_FAILED: u8 = 3;
 
 impl Header {
-    /// Reads and checks a header; all later lengths come from it.
+    /// Reads and checks a header; all later lengths come from it. `limit` is the most bytes that may follow.
     ///
     /// # Errors
-    /// Too few bytes, another protocol or version, an announced size over [`LIMIT`].
-    pub fn read(bytes: &[u8]) -> Result<Self> {
+    /// Too few bytes, another protocol or version, an announced size over `limit` or [`LIMIT`].
+    pub fn read(bytes: &[u8], limit: u64) -> Result<Self> {
         let short = Error::Short { found: bytes.len(), header: HEADER_BYTES };
         let (header, _) = Self::read_from_prefix(bytes).map_err(|_| short)?;
         if header.magic.get() != MAGIC {
@@ -115,9 +124,10 @@ impl Header {
         if header.version.get() != VERSION {
             return Err(Error::Version { found: header.version.get(), expected: VERSION });
         }
+        let limit = limit.min(LIMIT);
         let announced = header.description_bytes.get().saturating_add(header.payload_bytes.get());
-        if announced > LIMIT {
-            return Err(Error::TooLarge { announced, limit: LIMIT });
+        if announced > limit {
+            return Err(Error::TooLarge { announced, limit });
         }
         Ok(header)
     }
@@ -126,79 +136,130 @@ impl Header {
     pub fn body_bytes(&self) -> u64 {
         self.description_bytes.get() + self.payload_bytes.get()
     }
+
+    /// The epoch that the frame belongs to; 0 for a failure.
+    pub fn epoch(&self) -> Epoch {
+        Epoch(self.epoch.get())
+    }
+
+    fn new(kind: u8, epoch: Epoch, step: StepId, description: usize) -> Self {
+        Self {
+            magic: MAGIC.into(),
+            version: VERSION.into(),
+            kind,
+            activations: Activations::F32.code(),
+            epoch: epoch.0.into(),
+            width: 0.into(),
+            step: step.0.into(),
+            description_bytes: (description as u64).into(),
+            payload_bytes: 0.into(),
+        }
+    }
+
+    fn agrees(&self, epoch: Epoch, step: StepId) -> Result<()> {
+        if (self.epoch.get(), self.step.get()) == (epoch.0, step.0) {
+            return Ok(());
+        }
+        let name = |epoch: u32, step: u64| format!("epoch {epoch} step {step}");
+        let header = name(self.epoch.get(), self.step.get());
+        Err(Error::Disagree { header, description: name(epoch.0, step.0) })
+    }
 }
 
 impl Frame {
-    /// The frame as bytes.
+    /// The frame as bytes, its activations exact.
     pub fn encode(&self) -> Bytes {
-        let Payload::Host { width, rows } = &self.payload;
-        let description = describe(&(&self.step, &self.times));
-        let header = header(KIND_STEP, self.step.epoch.0, self.step.id.0, *width, description.len(), rows.len());
-        assemble(&header, &description, rows)
+        self.encode_as(Activations::F32)
     }
 
-    /// Reads a frame; its rows share memory with `bytes`.
+    /// The frame as bytes, its activations in the given form.
+    pub fn encode_as(&self, activations: Activations) -> Bytes {
+        let Payload::Host { width, rows } = &self.payload;
+        let (head, rows) = (self.encode_head(activations), activations.pack(*width, rows));
+        let mut bytes = BytesMut::with_capacity(head.len() + rows.len());
+        bytes.extend_from_slice(&head);
+        bytes.extend_from_slice(&rows);
+        bytes.freeze()
+    }
+
+    /// What goes before the rows: header and description. A link sends it and the packed rows one after the other.
+    pub fn encode_head(&self, activations: Activations) -> Bytes {
+        let Payload::Host { width, rows } = &self.payload;
+        let description = describe(&(&self.step, &self.times));
+        let mut header = Header::new(KIND_STEP, self.step.epoch, self.step.id, description.len());
+        header.activations = activations.code();
+        header.width = (*width).into();
+        header.payload_bytes = (activations.packed_bytes(*width, rows.len()) as u64).into();
+        assemble(&header, &description)
+    }
+
+    /// Reads a frame of any form; rows of `f32` share memory with `bytes`.
     ///
     /// # Errors
     /// Any [`Error`]; bytes from outside never panic.
     pub fn decode(bytes: &Bytes) -> Result<Self> {
-        let (header, description, rows) = take_apart(bytes, KIND_STEP)?;
-        let (step, times): (Step, Vec<StageTime>) = understand(&description)?;
-        let width = header.width.get();
-        let row_bytes = width as usize * 4;
-        let whole = if row_bytes == 0 { rows.is_empty() } else { rows.len() % row_bytes == 0 };
-        if !whole {
-            let count = u32::try_from(step.chunks.iter().map(|chunk| chunk.input.rows()).sum::<usize>());
-            return Err(Error::Rows { bytes: rows.len(), rows: count.unwrap_or(u32::MAX), width });
+        let (header, description, rows) = take_apart(bytes)?;
+        if header.kind != KIND_STEP {
+            return Err(Error::Kind { found: header.kind.into() });
         }
+        let (step, times): (Step, Vec<StageTime>) = understand(&description)?;
+        header.agrees(step.epoch, step.id)?;
+        let width = header.width.get();
+        let rows = Activations::of_code(header.activations)?.unpack(width, rows)?;
         Ok(Self { step, payload: Payload::Host { width, rows }, times })
     }
 }
 
-impl StepDone {
-    /// The results as bytes.
+impl Reply {
+    /// The reply as bytes.
     pub fn encode(&self) -> Bytes {
-        let description = describe(self);
-        let header = header(KIND_DONE, self.epoch.0, self.step.0, 0, description.len(), 0);
-        assemble(&header, &description, &[])
+        match self {
+            Self::Done(done) => {
+                let description = describe(done);
+                assemble(&Header::new(KIND_DONE, done.epoch, done.step, description.len()), &description)
+            }
+            Self::Failed { stage, reason } => {
+                let description = describe(&(*stage as u64, reason));
+                assemble(&Header::new(KIND_FAILED, Epoch(0), StepId(0), description.len()), &description)
+            }
+        }
     }
 
-    /// Reads results.
+    /// Reads a reply.
     ///
     /// # Errors
     /// Any [`Error`]; bytes from outside never panic.
     pub fn decode(bytes: &Bytes) -> Result<Self> {
-        let (_, description, _) = take_apart(bytes, KIND_DONE)?;
-        understand(&description)
+        let (header, description, rows) = take_apart(bytes)?;
+        if !rows.is_empty() {
+            return Err(Error::Rows { bytes: rows.len(), width: 0, activations: Activations::F32 });
+        }
+        match header.kind {
+            KIND_DONE => {
+                let done: StepDone = understand(&description)?;
+                header.agrees(done.epoch, done.step)?;
+                Ok(Self::Done(done))
+            }
+            KIND_FAILED => {
+                let (stage, reason): (u64, String) = understand(&description)?;
+                let absurd = |_| Error::Description { reason: format!("there is no stage {stage}") };
+                Ok(Self::Failed { stage: usize::try_from(stage).map_err(absurd)?, reason })
+            }
+            found => Err(Error::Kind { found: found.into() }),
+        }
     }
 }
 
-fn header(kind: u16, epoch: u32, step: u64, width: u32, description: usize, payload: usize) -> Header {
-    Header {
-        magic: MAGIC.into(),
-        version: VERSION.into(),
-        kind: kind.into(),
-        epoch: epoch.into(),
-        width: width.into(),
-        step: step.into(),
-        description_bytes: (description as u64).into(),
-        payload_bytes: (payload as u64).into(),
-    }
-}
-
-fn assemble(header: &Header, description: &[u8], payload: &[u8]) -> Bytes {
-    let mut bytes = BytesMut::with_capacity(HEADER_BYTES + description.len() + payload.len());
+fn assemble(header: &Header, description: &[u8]) -> Bytes {
+    let mut bytes = BytesMut::with_capacity(HEADER_BYTES + description.len());
     bytes.extend_from_slice(header.as_bytes());
     bytes.extend_from_slice(description);
-    bytes.extend_from_slice(payload);
     bytes.freeze()
 }
 
-fn take_apart(bytes: &Bytes, kind: u16) -> Result<(Header, Bytes, Bytes)> {
-    let header = Header::read(bytes)?;
-    if header.kind.get() != kind {
-        return Err(Error::Kind { found: header.kind.get() });
-    }
+/// Header, description and payload, whose lengths are those that the header announces.
+fn take_apart(bytes: &Bytes) -> Result<(Header, Bytes, Bytes)> {
+    let header = Header::read(bytes, LIMIT)?;
     let found = (bytes.len() - HEADER_BYTES) as u64;
     if found != header.body_bytes() {
         return Err(Error::Length { announced: header.body_bytes(), found });

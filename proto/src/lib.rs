@@ -11,7 +11,7 @@ pub mod sampling;
 pub mod step;
 
 pub use error::{Error, Result};
-pub use frame::{Frame, Payload, Reply};
+pub use frame::{Activations, Frame, Payload, Reply};
 pub use ids::{Epoch, NodeId, PageId, SessionId, Slot, StepId};
 pub use sampling::SamplingSettings;
 pub use step::{

@@ -129,11 +129,15 @@ pub struct StepDone {
     pub times: Vec<StageTime>,
 }
 
-/// The time one stage spent on a step.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+/// What one stage did for a step.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct StageTime {
     /// Microseconds of computing.
     pub busy: u64,
+    /// Microseconds that the stage waited for the step after it had done the one before; 0 for its first.
+    pub idle: u64,
+    /// Bytes of activations that it passed on; 0 at the tail.
+    pub sent: u64,
 }
 
 /// What became of one chunk.

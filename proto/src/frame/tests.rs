@@ -52,7 +52,8 @@ fn frame() -> impl Strategy<Value = Frame> {
                 operations,
                 chunks,
             });
-    let times = prop::collection::vec(any::<u64>().prop_map(|busy| StageTime { busy }), 0..3);
+    let times =
+        prop::collection::vec(any::<[u64; 3]>().prop_map(|[busy, idle, sent]| StageTime { busy, idle, sent }), 0..3);
     (step, 1usize..9, prop::collection::vec(-1e9f32..1e9, 0..4), times).prop_map(|(step, width, seed, times)| {
         let values: Vec<f32> = seed.iter().flat_map(|value| std::iter::repeat_n(*value, width)).collect();
         Frame { step, payload: Payload::from_rows(width, &values), times }
@@ -78,7 +79,7 @@ proptest! {
         let at = at.index(bytes.len());
         bytes[at] = value;
         let _ = Frame::decode(&Bytes::from(bytes.clone()));
-        let _ = StepDone::decode(&Bytes::from(bytes));
+        let _ = Reply::decode(&Bytes::from(bytes));
     }
 
     #[test]
@@ -87,6 +88,27 @@ proptest! {
         Payload::from_rows(1, &values).read_rows(&mut back);
         let bits = |values: &[f32]| values.iter().map(|value| value.to_bits()).collect::<Vec<_>>();
         prop_assert_eq!(bits(&values), bits(&back));
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(4000))]
+
+    #[test]
+    fn any_bytes_are_read_or_refused(
+        body in prop::collection::vec(any::<u8>(), 0..200),
+        (kind, activations, width) in (0u8..5, 0u8..4, 0u32..9),
+        description in 0u64..200,
+    ) {
+        let _ = (Frame::decode(&Bytes::from(body.clone())), Reply::decode(&Bytes::from(body.clone())));
+        // Behind a good header the bytes reach the description and the rows.
+        let mut header = Header::new(kind, Epoch(0), StepId(0), 0);
+        let description = description.min(body.len() as u64);
+        (header.activations, header.width) = (activations, width.into());
+        header.description_bytes = description.into();
+        header.payload_bytes = (body.len() as u64 - description).into();
+        let bytes = Bytes::from([header.as_bytes(), &body].concat());
+        let _ = (Frame::decode(&bytes), Reply::decode(&bytes));
     }
 }
 
@@ -102,8 +124,15 @@ fn results_survive_the_wire() {
         Outcome::Sampled(SampledToken { token: 5, logprobs }),
     ];
     let results = outcomes.into_iter().map(|outcome| ChunkResult { session, outcome }).collect();
-    let done = StepDone { epoch: Epoch(2), step: StepId(9), results, times: vec![StageTime { busy: 12 }] };
-    assert_eq!(StepDone::decode(&done.encode()), Ok(done));
+    let done = StepDone {
+        epoch: Epoch(2),
+        step: StepId(9),
+        results,
+        times: vec![StageTime { busy: 12, idle: 3, sent: 4096 }],
+    };
+    for reply in [Reply::Done(done), Reply::Failed { stage: 3, reason: "no memory".into() }] {
+        assert_eq!(Reply::decode(&reply.encode()), Ok(reply));
+    }
 }
 
 #[test]
@@ -123,8 +152,55 @@ fn every_fault_of_a_header_has_its_error() {
     assert!(matches!(with(0, b"GGUF"), Error::Magic { .. }));
     assert!(matches!(with(4, &[9, 0]), Error::Version { found: 9, expected: VERSION }));
     assert!(matches!(with(6, &[9, 0]), Error::Kind { found: 9 }));
+    assert!(matches!(with(7, &[3]), Error::Activations { found: 3 }));
+    assert!(matches!(with(8, &[7]), Error::Disagree { .. }));
+    assert!(matches!(with(16, &[7]), Error::Disagree { .. }));
     assert!(matches!(with(12, &[3, 0, 0, 0]), Error::Rows { bytes: 8, width: 3, .. }));
     assert!(matches!(with(24, &[0xff; 8]), Error::TooLarge { .. }));
     assert!(matches!(with(32, &[4]), Error::Length { .. }));
     assert!(matches!(with(HEADER_BYTES, &[0xff; 2]), Error::Description { .. }));
+}
+
+#[test]
+fn a_link_has_a_limit_of_its_own() {
+    let frame = Frame {
+        step: Step { epoch: Epoch(1), id: StepId(1), operations: vec![], chunks: vec![] },
+        payload: Payload::from_rows(2, &[1.0; 64]),
+        times: vec![],
+    };
+    let bytes = frame.encode();
+    let announced = (bytes.len() - HEADER_BYTES) as u64;
+    assert_eq!(Header::read(&bytes, announced).map(|header| header.body_bytes()), Ok(announced));
+    let refused = Header::read(&bytes, announced - 1).map(|header| header.body_bytes());
+    assert_eq!(refused, Err(Error::TooLarge { announced, limit: announced - 1 }));
+}
+
+#[test]
+fn absurd_counts_inside_a_description_are_refused() {
+    let reply = Reply::Failed { stage: 1, reason: "x".into() };
+    let good = reply.encode();
+    // A string of 2^60 bytes, written as postcard writes lengths.
+    let absurd = [1, 0x80, 0x80, 0x80, 0x80, 0x80, 0x80, 0x80, 0x80, 0x10];
+    let mut bytes = good[..HEADER_BYTES].to_vec();
+    bytes[24] = absurd.len() as u8;
+    bytes.extend_from_slice(&absurd);
+    assert!(matches!(Reply::decode(&bytes.into()), Err(Error::Description { .. })));
+    // The same as the count of a step's operations: epoch 0, step 0, then the count.
+    let step = [&[0, 0], &absurd[1..]].concat();
+    let mut bytes = good[..HEADER_BYTES].to_vec();
+    (bytes[6], bytes[24]) = (KIND_STEP, step.len() as u8);
+    bytes.extend_from_slice(&step);
+    assert!(matches!(Frame::decode(&bytes.into()), Err(Error::Description { .. })));
+}
+
+#[test]
+fn one_kind_is_not_read_as_another() {
+    let frame = Frame {
+        step: Step { epoch: Epoch(1), id: StepId(1), operations: vec![], chunks: vec![] },
+        payload: Payload::empty(),
+        times: vec![],
+    };
+    assert_eq!(Reply::decode(&frame.encode()), Err(Error::Kind { found: 1 }));
+    let failed = Reply::Failed { stage: 0, reason: String::new() };
+    assert_eq!(Frame::decode(&failed.encode()), Err(Error::Kind { found: 3 }));
 }
