@@ -3,7 +3,14 @@
 #[cfg(test)]
 mod tests;
 
-use std::{borrow::Cow, collections::HashMap, fmt, io, ops::Range, path::Path, sync::Arc};
+use std::{
+    borrow::Cow,
+    collections::HashMap,
+    fmt, io,
+    ops::Range,
+    path::{Path, PathBuf},
+    sync::Arc,
+};
 
 use crate::{
     Error, Metadata, Result, Shape, Tensor,
@@ -34,10 +41,27 @@ use crate::{
 /// ```
 pub struct Gguf {
     name: String,
-    files: Vec<FileBytes>,
+    files: Vec<OpenFile>,
     metadata: Metadata,
     tensors: Vec<PlacedTensor>,
     index: HashMap<Arc<str>, usize>,
+}
+
+struct OpenFile {
+    path: PathBuf,
+    bytes: FileBytes,
+    header_bytes: u64,
+}
+
+/// One file of an open model.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ModelFile<'a> {
+    /// Its path; of a model in memory, the name that it was given.
+    pub path: &'a Path,
+    /// Its length.
+    pub bytes: u64,
+    /// The bytes before the first that can belong to a tensor: header and padding, all that opening reads.
+    pub header_bytes: u64,
 }
 
 struct PlacedTensor {
@@ -51,7 +75,7 @@ impl Gguf {
     pub fn open(path: &Path) -> Result<Gguf> {
         let file = path.display().to_string();
         let name = path.file_name().map_or_else(|| file.clone(), |name| name.to_string_lossy().into_owned());
-        let (mut gguf, part) = Gguf::first_part(FileBytes::map(path)?, &file, name)?;
+        let (mut gguf, part) = Gguf::first_part(FileBytes::map(path)?, path, name)?;
         if part.count > 1 {
             for (part, path) in split::other_parts(path, part.count)? {
                 gguf.add_part(part, &path)?;
@@ -72,7 +96,7 @@ impl Gguf {
     }
 
     fn from_memory(bytes: Cow<'static, [u8]>, name: &str) -> Result<Gguf> {
-        let (gguf, part) = Gguf::first_part(FileBytes::Memory(bytes), name, name.to_owned())?;
+        let (gguf, part) = Gguf::first_part(FileBytes::Memory(bytes), Path::new(name), name.to_owned())?;
         if part.count > 1 {
             return Err(Error::SplitInMemory { file: name.to_owned(), count: part.count });
         }
@@ -80,12 +104,13 @@ impl Gguf {
         Ok(gguf)
     }
 
-    fn first_part(bytes: FileBytes, file: &str, name: String) -> Result<(Gguf, Part)> {
-        let Header { metadata, tensors } = Header::read(bytes.as_slice(), file)?;
+    fn first_part(bytes: FileBytes, path: &Path, name: String) -> Result<(Gguf, Part)> {
+        let file = path.display().to_string();
+        let Header { metadata, tensors, data_start } = Header::read(bytes.as_slice(), &file)?;
         let part = Part::of(&metadata)?;
-        part.expect_first(file)?;
+        part.expect_first(&file)?;
         let mut gguf = Gguf { name, files: Vec::new(), metadata, tensors: Vec::new(), index: HashMap::new() };
-        gguf.add_file(bytes, tensors, file)?;
+        gguf.add_file(OpenFile::new(path, bytes, data_start), tensors)?;
         Ok((gguf, part))
     }
 
@@ -98,19 +123,20 @@ impl Gguf {
             }
             other => other,
         })?;
-        let Header { metadata, tensors } = Header::read(bytes.as_slice(), &file)?;
+        let Header { metadata, tensors, data_start } = Header::read(bytes.as_slice(), &file)?;
         Part::of(&metadata)?.expect(part, &file)?;
-        self.add_file(bytes, tensors, &file)
+        self.add_file(OpenFile::new(path, bytes, data_start), tensors)
     }
 
-    fn add_file(&mut self, bytes: FileBytes, tensors: Vec<TensorRecord>, file: &str) -> Result<()> {
+    fn add_file(&mut self, file: OpenFile, tensors: Vec<TensorRecord>) -> Result<()> {
         for record in tensors {
             if self.index.insert(Arc::clone(&record.name), self.tensors.len()).is_some() {
-                return Err(Error::DuplicateTensor { file: file.to_owned(), tensor: record.name.to_string() });
+                let (file, tensor) = (file.path.display().to_string(), record.name.to_string());
+                return Err(Error::DuplicateTensor { file, tensor });
             }
             self.tensors.push(PlacedTensor { file: self.files.len(), record });
         }
-        self.files.push(bytes);
+        self.files.push(file);
         Ok(())
     }
 
@@ -168,9 +194,25 @@ impl Gguf {
         Err(Error::WrongShape { file: self.file().into(), tensor: name.into(), found: tensor.shape, wanted })
     }
 
+    /// The files of the model: one, or all parts in order.
+    pub fn files(&self) -> impl ExactSizeIterator<Item = ModelFile<'_>> {
+        self.files.iter().map(|file| {
+            let OpenFile { path, bytes, header_bytes } = file;
+            ModelFile { path, bytes: bytes.as_slice().len() as u64, header_bytes: *header_bytes }
+        })
+    }
+
+    /// Where the bytes of the tensor called `name` are: which of the [`files`](Self::files) has them, and the range in
+    /// it.
+    pub fn tensor_place(&self, name: &str) -> Option<(usize, Range<u64>)> {
+        let placed = &self.tensors[*self.index.get(name)?];
+        let Range { start, end } = placed.record.data;
+        Some((placed.file, start as u64..end as u64))
+    }
+
     /// The length of all files together.
     pub fn file_bytes(&self) -> u64 {
-        self.files.iter().map(|bytes| bytes.as_slice().len() as u64).sum()
+        self.files().map(|file| file.bytes).sum()
     }
 
     /// The length of all tensors together, without headers and padding.
@@ -194,13 +236,21 @@ impl Gguf {
     }
 
     fn position(&self, part: &[u8]) -> Option<(&FileBytes, Range<usize>)> {
-        self.files.iter().find_map(|file| Some((file, file.position(part)?)))
+        self.files.iter().find_map(|file| Some((&file.bytes, file.bytes.position(part)?)))
     }
 
     fn lend<'a>(&'a self, placed: &'a PlacedTensor) -> Tensor<'a> {
         let TensorRecord { name, kind, shape, data } = &placed.record;
-        let bytes = self.files[placed.file].as_slice();
+        let bytes = self.files[placed.file].bytes.as_slice();
         Tensor { name, kind: *kind, shape: *shape, data: &bytes[data.clone()] }
+    }
+}
+
+impl OpenFile {
+    /// A file without tensors may end before the place where data would begin.
+    fn new(path: &Path, bytes: FileBytes, data_start: u64) -> OpenFile {
+        let header_bytes = data_start.min(bytes.as_slice().len() as u64);
+        OpenFile { path: path.to_owned(), bytes, header_bytes }
     }
 }
 

@@ -36,6 +36,8 @@ pub(crate) struct TensorRecord {
 pub(crate) struct Header {
     pub(crate) metadata: Metadata,
     pub(crate) tensors: Vec<TensorRecord>,
+    /// Where the data of the tensors begin in the file.
+    pub(crate) data_start: u64,
 }
 
 impl Header {
@@ -55,7 +57,7 @@ impl Header {
         let place = |info| Placement { file, alignment, data_start, length: bytes.len() as u64 }.place(info);
         let tensors: Vec<TensorRecord> = infos.into_iter().map(place).collect::<Result<_>>()?;
         check_overlaps(&tensors, file)?;
-        Ok(Header { metadata, tensors })
+        Ok(Header { metadata, tensors, data_start })
     }
 }
 

@@ -103,6 +103,18 @@ impl TensorType {
         self.layout().block_bytes
     }
 
+    /// Bytes per block where devices keep rows interleaved, which widens the scales of some types.
+    pub const fn packed_block_bytes(self) -> usize {
+        match self {
+            TensorType::Q3K => 114,
+            TensorType::Q4K => 148,
+            TensorType::Q5K => 180,
+            TensorType::Iq4Xs => 138,
+            TensorType::Mxfp4 => 18,
+            other => other.block_bytes(),
+        }
+    }
+
     /// Bytes of `elements` consecutive elements; a started block counts whole.
     ///
     /// # Panics

@@ -117,8 +117,32 @@ fn what_is_not_a_file_is_refused() {
     assert!(message(&path).ends_with("model.gguf: not a GGUF file: 0 bytes long, starts with \"\""));
 }
 
+#[test]
+fn files_and_places_lead_to_the_bytes_of_a_tensor() {
+    let folder = tempfile::tempdir().unwrap();
+    let first = write_parts(folder.path(), &three_parts());
+    let gguf = Gguf::open(&first).unwrap();
+    let files: Vec<ModelFile<'_>> = gguf.files().collect();
+    assert_eq!((files.len(), files[0].path), (3, first.as_path()));
+    for tensor in gguf.tensors() {
+        let (file, range) = gguf.tensor_place(tensor.name).unwrap();
+        let bytes = fs::read(files[file].path).unwrap();
+        assert_eq!(&bytes[range.start as usize..range.end as usize], tensor.data);
+        assert!(range.start >= files[file].header_bytes && files[file].bytes == bytes.len() as u64);
+    }
+    // The part without tensors ends with its header.
+    assert_eq!(files[1].header_bytes, files[1].bytes);
+    assert_eq!(gguf.tensor_place("d"), None);
+
+    let memory = Gguf::from_vec(two_tensors().to_vec(), "received").unwrap();
+    let header_bytes = (two_tensors().header().len() as u64).next_multiple_of(32);
+    let only = ModelFile { path: Path::new("received"), bytes: memory.file_bytes(), header_bytes };
+    assert_eq!(memory.files().collect::<Vec<_>>(), [only]);
+    assert_eq!(memory.tensor_place("a"), Some((0, header_bytes..header_bytes + 8)));
+}
+
 /// Writes `parts` as `m-0000i-of-0000n.gguf` and returns the path of the first.
-fn write_parts(folder: &Path, parts: &[GgufWriter]) -> std::path::PathBuf {
+fn write_parts(folder: &Path, parts: &[GgufWriter]) -> PathBuf {
     let path = |number: usize| folder.join(format!("m-{number:05}-of-{:05}.gguf", parts.len()));
     for (index, part) in parts.iter().enumerate() {
         part.write(&path(index + 1)).unwrap();

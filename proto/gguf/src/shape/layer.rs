@@ -16,11 +16,15 @@ pub struct Weights {
     pub parameters: u64,
     /// Their bytes as stored in the file, without padding.
     pub bytes: u64,
+    /// Their bytes as a device packs them; see [`TensorType::packed_block_bytes`](crate::TensorType::packed_block_bytes).
+    pub packed: u64,
 }
 
 impl From<Tensor<'_>> for Weights {
     fn from(tensor: Tensor<'_>) -> Weights {
-        Weights { tensors: 1, parameters: tensor.shape.elements() as u64, bytes: tensor.data.len() as u64 }
+        let bytes = tensor.data.len() as u64;
+        let packed = bytes / tensor.kind.block_bytes() as u64 * tensor.kind.packed_block_bytes() as u64;
+        Weights { tensors: 1, parameters: tensor.shape.elements() as u64, bytes, packed }
     }
 }
 
@@ -32,6 +36,7 @@ impl Add for Weights {
             tensors: self.tensors + other.tensors,
             parameters: self.parameters + other.parameters,
             bytes: self.bytes + other.bytes,
+            packed: self.packed + other.packed,
         }
     }
 }
@@ -107,6 +112,7 @@ impl Layer {
             tensors: self.weights.tensors,
             parameters: self.weights.parameters - unused(weights.parameters),
             bytes: self.weights.bytes - unused(weights.bytes),
+            packed: self.weights.packed - unused(weights.packed),
         }
     }
 

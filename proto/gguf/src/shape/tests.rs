@@ -90,6 +90,18 @@ fn published_models_have_the_size_of_their_files() {
 }
 
 #[test]
+fn packing_widens_some_types() {
+    let (_, shape) = published(PublishedShape::B0_8);
+    // A tied embedding of six bits stays as it is, four-bit matrices grow by a 36th.
+    assert_eq!(shape.embedding.packed, shape.embedding.bytes);
+    let layers = shape.weights(all(&shape));
+    assert!(layers.packed > layers.bytes + layers.bytes / 100 && layers.packed < layers.bytes + layers.bytes / 36);
+    for kind in TensorType::ALL {
+        assert!((kind.block_bytes()..kind.block_bytes() + 5).contains(&kind.packed_block_bytes()), "{kind}");
+    }
+}
+
+#[test]
 fn mtp_blocks_are_not_layers() {
     let (_, plain) = published(PublishedShape::B27);
     let (_, with_mtp) = published(PublishedShape::B27.with_mtp(1));
@@ -176,7 +188,7 @@ fn a_pure_attention_model_has_no_state() {
     assert_eq!(shape.log_bytes_per_token(0..2), 0);
     assert_eq!(shape.key_value_bytes_per_token(0..1, KvType::F32, KvType::F16), 2 * 8 * (4 + 2));
     assert_eq!((shape.vocabulary, shape.size_label.as_deref()), (10, Some("2K")));
-    assert_eq!(shape.other, Weights { tensors: 1, parameters: 4, bytes: 16 });
+    assert_eq!(shape.other, Weights { tensors: 1, parameters: 4, bytes: 16, packed: 16 });
 }
 
 #[test]
