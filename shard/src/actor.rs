@@ -1,6 +1,6 @@
 //! The shard actor: controls the thread of one stage. Frames never pass through its mailbox.
 
-use actix::{Actor, ActorFutureExt, AsyncContext, Context, Handler, Message, WrapFuture};
+use actix::{Actor, ActorFutureExt, Addr, AsyncContext, Context, Handler, Message, WrapFuture};
 use paceline_proto::SessionId;
 use tokio::sync::{oneshot, watch};
 use tracing::{info, warn};
@@ -32,6 +32,26 @@ impl ShardActor {
         let (ended, receiver) = watch::channel(false);
         let (place, open) = (stage.place(), stage.open_sessions());
         (Self { place, open, work: Some((stage, links)), ended }, receiver)
+    }
+}
+
+/// A shard actor that runs, as whoever started it sees it.
+pub struct Shard {
+    actor: Addr<ShardActor>,
+    /// True when the stage's thread has ended.
+    pub ended: watch::Receiver<bool>,
+}
+
+/// Starts the actor of a stage, and with it the stage's thread; to be called inside a running actix system.
+pub fn start(stage: Stage, links: Links) -> Shard {
+    let (actor, ended) = ShardActor::new(stage, links);
+    Shard { actor: actor.start(), ended }
+}
+
+impl Shard {
+    /// Voids a session's chunks at once, ahead of the frames under way; false when the actor takes no more messages.
+    pub fn cancel(&self, session: SessionId) -> bool {
+        self.actor.try_send(Cancel(session)).is_ok()
     }
 }
 

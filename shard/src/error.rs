@@ -34,6 +34,9 @@ pub enum Error {
         /// Whose.
         session: SessionId,
     },
+    /// A frame after one that failed.
+    #[error("the stage has failed before and runs nothing more")]
+    Stopped,
     /// A session is opened twice.
     #[error("session {session} is open already")]
     OpenTwice {
@@ -47,6 +50,76 @@ pub enum Error {
         session: SessionId,
         /// The step it was to come from.
         step: StepId,
+    },
+    /// The token of an earlier step reached a stage behind the head, which should have put it in its place.
+    #[error("session {session} runs the token that step {step} sampled; the head should have put it in its place")]
+    Unresolved {
+        /// Whose.
+        session: SessionId,
+        /// The step it comes from.
+        step: StepId,
+    },
+    /// A session is given a state slot that another one has.
+    #[error("state slot {slot} is session {owner}'s, session {session} cannot have it")]
+    SlotTaken {
+        /// The slot.
+        slot: usize,
+        /// Who has it.
+        owner: SessionId,
+        /// Who should get it.
+        session: SessionId,
+    },
+    /// A page that this stage does not have.
+    #[error("page {page} of session {session} does not exist; there are {pages}")]
+    UnknownPage {
+        /// Whose.
+        session: SessionId,
+        /// The page.
+        page: u32,
+        /// How many there are, from 0.
+        pages: usize,
+    },
+    /// More than was reserved when the stage was loaded.
+    #[error("{found} {what}, but {limit} were reserved")]
+    OverLimit {
+        /// Of what.
+        what: &'static str,
+        /// How many.
+        found: usize,
+        /// The most possible.
+        limit: usize,
+    },
+    /// A chunk without rows.
+    #[error("the chunk of session {session} has no rows")]
+    EmptyChunk {
+        /// Whose.
+        session: SessionId,
+    },
+    /// Two chunks of one session in a step.
+    #[error("session {session} has two chunks in step {step}")]
+    TwoChunks {
+        /// Whose.
+        session: SessionId,
+        /// In which step.
+        step: StepId,
+    },
+    /// A chunk that goes past the pages that its session was granted.
+    #[error("session {session} runs up to token {end}, its pages hold {granted}")]
+    BeyondPages {
+        /// Whose.
+        session: SessionId,
+        /// Tokens of the session after the chunk.
+        end: usize,
+        /// Tokens that its pages hold.
+        granted: usize,
+    },
+    /// Activations of another model.
+    #[error("the frame carries rows of {found} values, this model's have {expected}")]
+    Width {
+        /// Values per row in the frame.
+        found: usize,
+        /// Values per row of the model.
+        expected: usize,
     },
     /// The rows that came do not fit the step's chunks.
     #[error("the frame carries {found} values of activations, its chunks need {expected}")]

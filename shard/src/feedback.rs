@@ -2,6 +2,7 @@
 //! the one before it has been to the coordinator.
 
 use std::collections::HashMap;
+use std::time::{Duration, Instant};
 
 use crossbeam_channel::{Receiver, Sender};
 use paceline_proto::{SessionId, StepId};
@@ -22,21 +23,23 @@ pub struct Feedback {
     sender: Option<Sender<Sampled>>,
     receiver: Option<Receiver<Sampled>>,
     newest: HashMap<SessionId, (StepId, Option<u32>)>,
+    /// How long the head waited since it was last asked.
+    waited: Duration,
 }
 
 /// Makes the way back from a tail to another stage's head; `results` is the most results under way at once:
 /// credits times wanted rows of a step.
 pub fn feedback(results: usize) -> (Feedback, Feedback) {
     let (sender, receiver) = crossbeam_channel::bounded(results);
-    let head = Feedback { sender: None, receiver: Some(receiver), newest: HashMap::new() };
-    let tail = Feedback { sender: Some(sender), receiver: None, newest: HashMap::new() };
+    let head = Feedback { sender: None, receiver: Some(receiver), newest: HashMap::new(), waited: Duration::ZERO };
+    let tail = Feedback { sender: Some(sender), receiver: None, newest: HashMap::new(), waited: Duration::ZERO };
     (head, tail)
 }
 
 impl Feedback {
     /// For a stage that is head and tail at once.
     pub fn own() -> Self {
-        Self { sender: None, receiver: None, newest: HashMap::new() }
+        Self { sender: None, receiver: None, newest: HashMap::new(), waited: Duration::ZERO }
     }
 
     /// The tail tells what it sampled.
@@ -71,14 +74,21 @@ impl Feedback {
         }
     }
 
-    /// The session is over.
-    pub(crate) fn forget(&mut self, session: SessionId) {
-        self.newest.remove(&session);
+    /// How long it was waited for tokens since this was last asked.
+    pub(crate) fn take_waited(&mut self) -> Duration {
+        std::mem::take(&mut self.waited)
+    }
+
+    /// Forgets what is known of all other sessions: a token may arrive after its session has closed.
+    pub(crate) fn keep(&mut self, open: impl Fn(SessionId) -> bool) {
+        self.newest.retain(|session, _| open(*session));
     }
 
     fn wait(&mut self, session: SessionId, step: StepId) -> Result<()> {
         let receiver = self.receiver.as_ref().ok_or(Error::NotSampled { session, step })?;
+        let begun = Instant::now();
         let sampled = receiver.recv().map_err(|_| paceline_transport::Error::Closed)?;
+        self.waited += begun.elapsed();
         self.newest.insert(sampled.session, (sampled.step, sampled.token));
         Ok(())
     }
@@ -112,7 +122,9 @@ mod tests {
         own.tell(session, StepId(1), Some(5)).expect("no link");
         assert_eq!(own.ask(session, StepId(1)).expect("it was told"), Some(5));
         assert!(matches!(own.ask(session, StepId(2)), Err(Error::NotSampled { .. })));
-        own.forget(session);
+        own.keep(|open| open == session);
+        assert_eq!(own.ask(session, StepId(1)).expect("it is still open"), Some(5));
+        own.keep(|_| false);
         assert!(own.ask(session, StepId(1)).is_err());
     }
 }

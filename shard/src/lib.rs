@@ -5,12 +5,14 @@
 //! schedules, never knows a prompt from an answer, and never imports the coordinator.
 
 pub mod actor;
+mod checks;
 mod error;
 mod feedback;
 mod open_sessions;
 mod rows;
 mod sessions;
 mod stage;
+mod stopwatch;
 mod tail;
 pub mod worker;
 

@@ -34,9 +34,9 @@ pub(crate) struct Carried {
 impl Carried {
     /// The place of the next `rows` rows in the stream.
     pub(crate) fn take(&mut self, rows: usize) -> Result<Range<usize>> {
-        let end = self.taken + rows * self.width;
-        if end > self.values || (rows > 0 && self.width == 0) {
-            return Err(Error::Rows { found: self.values, expected: end.max(rows) });
+        let end = self.taken.saturating_add(rows.saturating_mul(self.width));
+        if end > self.values {
+            return Err(Error::Rows { found: self.values, expected: end });
         }
         let range = self.taken..end;
         self.taken = end;
@@ -53,30 +53,36 @@ impl Carried {
 }
 
 impl Rows {
-    /// Forgets the last step and reads what the frame carries.
-    pub(crate) fn begin(&mut self, payload: &Payload) -> Carried {
+    /// Forgets the last step and reads what the frame carries, which must be rows of `width` values.
+    pub(crate) fn begin(&mut self, payload: &Payload, width: usize) -> Result<Carried> {
         self.tokens.clear();
         self.vectors.clear();
         self.positions.clear();
         self.wanted.clear();
         self.stream.clear();
+        let Payload::Host { width: found, rows } = payload;
+        if !rows.is_empty() && *found as usize != width {
+            return Err(Error::Width { found: *found as usize, expected: width });
+        }
         payload.read_rows(&mut self.stream);
-        let Payload::Host { width, .. } = payload;
-        Carried { values: self.stream.len(), taken: 0, width: *width as usize }
+        Ok(Carried { values: self.stream.len(), taken: 0, width })
     }
 
-    /// Adds the rows of a chunk; `carried` is where its vectors lie in what the frame carried.
-    pub(crate) fn add(&mut self, chunk: &Chunk, place: Place, carried: Range<usize>) {
+    /// Adds the rows of a chunk, which has some; `carried` is where its vectors lie in what the frame carried.
+    pub(crate) fn add(&mut self, chunk: &Chunk, place: Place, carried: Range<usize>) -> Result<()> {
         self.vectors.extend_from_slice(&self.stream[carried]);
         match &chunk.input {
             ChunkInput::Tokens(tokens) => self.add_tokens(chunk.start, tokens, place),
             ChunkInput::Rows { positions } => self.add_vectors(positions, place),
-            ChunkInput::Sampled { .. } => unreachable!("the head has put the token in its place"),
+            ChunkInput::Sampled { step } => {
+                return Err(Error::Unresolved { session: chunk.session, step: *step });
+            }
         }
         if place.last && chunk.wanted != Wanted::Nothing {
             let row = self.positions.len() - 1;
             self.wanted.push(u32::try_from(row).expect("a step has some thousand rows"));
         }
+        Ok(())
     }
 
     /// Room for the activations that the stage passes on.

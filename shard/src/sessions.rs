@@ -2,8 +2,8 @@
 
 use std::collections::HashMap;
 
-use paceline_compute::device::MemoryOperation;
-use paceline_proto::{Operation, SessionId};
+use paceline_compute::device::{MemoryOperation, MemorySpec};
+use paceline_proto::{Operation, PageId, SessionId, StepId};
 
 use crate::{Error, Result};
 
@@ -14,22 +14,31 @@ pub(crate) struct SessionMemory {
     pub(crate) slot: usize,
     /// Its pages, in the order of its tokens.
     pub(crate) pages: Vec<u32>,
+    /// The last step that had a chunk of it.
+    pub(crate) ran_in: Option<StepId>,
+    /// The last step that samples a token for it.
+    pub(crate) sampled_in: Option<StepId>,
 }
 
-/// All open sessions of a stage.
-#[derive(Debug, Default)]
+/// All open sessions of a stage: no more than there are slots, with no more pages each than there are.
+#[derive(Debug)]
 pub(crate) struct SessionTable {
     sessions: HashMap<SessionId, SessionMemory>,
+    memory: MemorySpec,
 }
 
 impl SessionTable {
+    /// A table without sessions, of a stage that has reserved this.
+    pub(crate) fn new(memory: MemorySpec) -> Self {
+        Self { sessions: HashMap::new(), memory }
+    }
+
     /// Applies an operation of a step, and returns what the device has to do for it.
     pub(crate) fn apply(&mut self, operation: &Operation) -> Result<Option<MemoryOperation>> {
         match operation {
             Operation::Open { session, slot, .. } => self.open(*session, slot.0 as usize).map(Some),
             Operation::Grant { session, pages } => {
-                let memory = self.sessions.get_mut(session).ok_or(Error::UnknownSession { session: *session })?;
-                memory.pages.extend(pages.iter().map(|page| page.0));
+                self.grant(*session, pages)?;
                 Ok(None)
             }
             Operation::Close { session } => {
@@ -43,39 +52,125 @@ impl SessionTable {
         }
     }
 
+    /// Is the session open?
+    pub(crate) fn has(&self, session: SessionId) -> bool {
+        self.sessions.contains_key(&session)
+    }
+
     /// Where the session's memory lies.
     pub(crate) fn get(&self, session: SessionId) -> Result<&SessionMemory> {
         self.sessions.get(&session).ok_or(Error::UnknownSession { session })
     }
 
+    /// The same, to note what is known of it.
+    pub(crate) fn get_mut(&mut self, session: SessionId) -> Result<&mut SessionMemory> {
+        self.sessions.get_mut(&session).ok_or(Error::UnknownSession { session })
+    }
+
     fn open(&mut self, session: SessionId, slot: usize) -> Result<MemoryOperation> {
-        let memory = SessionMemory { slot, pages: Vec::new() };
-        match self.sessions.insert(session, memory) {
-            Some(_) => Err(Error::OpenTwice { session }),
-            None => Ok(MemoryOperation::ClearState { slot }),
+        if self.has(session) {
+            return Err(Error::OpenTwice { session });
         }
+        if slot >= self.memory.slots {
+            return Err(Error::OverLimit {
+                what: "state slots",
+                found: slot.saturating_add(1),
+                limit: self.memory.slots,
+            });
+        }
+        if let Some((&owner, _)) = self.sessions.iter().find(|(_, other)| other.slot == slot) {
+            return Err(Error::SlotTaken { slot, owner, session });
+        }
+        let memory = SessionMemory { slot, pages: Vec::new(), ran_in: None, sampled_in: None };
+        self.sessions.insert(session, memory);
+        Ok(MemoryOperation::ClearState { slot })
+    }
+
+    fn grant(&mut self, session: SessionId, granted: &[PageId]) -> Result<()> {
+        let count = self.memory.pages;
+        if let Some(page) = granted.iter().find(|page| page.0 as usize >= count) {
+            return Err(Error::UnknownPage { session, page: page.0, pages: count });
+        }
+        let pages = &mut self.get_mut(session)?.pages;
+        let found = pages.len().saturating_add(granted.len());
+        if found > count {
+            return Err(Error::OverLimit { what: "pages of a session", found, limit: count });
+        }
+        pages.extend(granted.iter().map(|page| page.0));
+        Ok(())
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use paceline_proto::{PageId, SamplingSettings, Slot};
+    use paceline_gguf::KvType;
+    use paceline_proto::{SamplingSettings, Slot};
     use uuid::Uuid;
 
     use super::*;
 
+    const MEMORY: MemorySpec = MemorySpec {
+        page_tokens: 16,
+        pages: 10,
+        slots: 4,
+        key_type: KvType::F16,
+        value_type: KvType::F16,
+        rows: 8,
+        wanted: 1,
+    };
+
+    fn session(number: u128) -> SessionId {
+        SessionId(Uuid::from_u128(number))
+    }
+
+    fn open(number: u128, slot: u32) -> Operation {
+        let sampling = Box::new(SamplingSettings::default());
+        Operation::Open { session: session(number), slot: Slot(slot), sampling }
+    }
+
+    fn grant(number: u128, pages: &[u32]) -> Operation {
+        Operation::Grant { session: session(number), pages: pages.iter().copied().map(PageId).collect() }
+    }
+
     #[test]
     fn a_session_is_opened_once_and_collects_its_pages() {
-        let (mut table, session) = (SessionTable::default(), SessionId(Uuid::from_u128(1)));
-        let open = Operation::Open { session, slot: Slot(3), sampling: Box::new(SamplingSettings::default()) };
-        let grant = |pages: &[u32]| Operation::Grant { session, pages: pages.iter().copied().map(PageId).collect() };
-        assert!(matches!(table.apply(&grant(&[1])), Err(Error::UnknownSession { .. })));
-        assert_eq!(table.apply(&open).expect("new"), Some(MemoryOperation::ClearState { slot: 3 }));
-        table.apply(&grant(&[4])).expect("open");
-        table.apply(&grant(&[2, 9])).expect("open");
-        assert_eq!(table.get(session).expect("open"), &SessionMemory { slot: 3, pages: vec![4, 2, 9] });
-        assert!(matches!(table.apply(&open), Err(Error::OpenTwice { .. })));
-        table.apply(&Operation::Close { session }).expect("open");
-        assert!(table.apply(&Operation::Close { session }).is_err());
+        let mut table = SessionTable::new(MEMORY);
+        assert!(matches!(table.apply(&grant(1, &[1])), Err(Error::UnknownSession { .. })));
+        assert_eq!(table.apply(&open(1, 3)).expect("new"), Some(MemoryOperation::ClearState { slot: 3 }));
+        table.apply(&grant(1, &[4])).expect("open");
+        table.apply(&grant(1, &[2, 9])).expect("open");
+        let memory = table.get(session(1)).expect("open");
+        assert_eq!((memory.slot, memory.pages.as_slice()), (3, &[4, 2, 9][..]));
+        assert!(matches!(table.apply(&open(1, 2)), Err(Error::OpenTwice { .. })));
+        table.apply(&Operation::Close { session: session(1) }).expect("open");
+        assert!(table.apply(&Operation::Close { session: session(1) }).is_err());
+    }
+
+    #[test]
+    fn a_slot_is_one_sessions_and_must_exist() {
+        let mut table = SessionTable::new(MEMORY);
+        table.apply(&open(1, 3)).expect("free");
+        let taken = table.apply(&open(2, 3)).expect_err("it is the first session's");
+        assert!(matches!(taken, Error::SlotTaken { slot: 3, owner, .. } if owner == session(1)), "{taken}");
+        for slot in [4, u32::MAX] {
+            assert!(matches!(table.apply(&open(2, slot)), Err(Error::OverLimit { limit: 4, .. })));
+        }
+        assert!(!table.has(session(2)));
+        table.apply(&Operation::Close { session: session(1) }).expect("open");
+        table.apply(&open(2, 3)).expect("free again");
+    }
+
+    #[test]
+    fn pages_must_exist_and_cannot_be_more_than_there_are() {
+        let mut table = SessionTable::new(MEMORY);
+        table.apply(&open(1, 0)).expect("free");
+        for page in [10, u32::MAX] {
+            let unknown = table.apply(&grant(1, &[0, page])).expect_err("there are 10");
+            assert!(matches!(unknown, Error::UnknownPage { pages: 10, .. }), "{unknown}");
+        }
+        table.apply(&grant(1, &[1; 6])).expect("6 of 10");
+        let many = table.apply(&grant(1, &[2; 5])).expect_err("11 of 10");
+        assert!(matches!(many, Error::OverLimit { found: 11, limit: 10, .. }), "{many}");
+        assert_eq!(table.get(session(1)).expect("open").pages, [1; 6]);
     }
 }

@@ -4,16 +4,16 @@
 //! run the rest, and hand on activations or, at the tail, results. A stage has no clock but the stopwatch that
 //! tells the scheduler what a step took.
 
-use std::time::Instant;
-
 use paceline_compute::LoadedStage;
 use paceline_compute::device::{ChunkRows, StepInputs};
-use paceline_proto::{Chunk, ChunkInput, Epoch, Frame, Operation, Payload, StageTime, Step, StepDone, StepId};
+use paceline_proto::{Chunk, ChunkInput, Epoch, Frame, Operation, Payload, Step, StepDone, StepId, Wanted};
 
+use crate::checks::check_chunks;
 use crate::feedback::Feedback;
 use crate::open_sessions::OpenSessions;
 use crate::rows::Rows;
 use crate::sessions::SessionTable;
+use crate::stopwatch::Stopwatch;
 use crate::tail::Tail;
 use crate::{Error, Result};
 
@@ -49,6 +49,9 @@ pub struct Stage {
     feedback: Feedback,
     next: StepId,
     rows: Rows,
+    watch: Stopwatch,
+    /// A frame has failed.
+    failed: bool,
 }
 
 impl Stage {
@@ -56,8 +59,9 @@ impl Stage {
     /// [`feedback`](crate::feedback()), or a stage that is both [`Feedback::own`].
     pub fn new(place: Place, loaded: Box<dyn LoadedStage>, feedback: Feedback) -> Self {
         let tail = Tail::new(loaded.program());
-        let (sessions, open) = (SessionTable::default(), OpenSessions::default());
-        Self { place, loaded, sessions, open, tail, feedback, next: StepId(0), rows: Rows::default() }
+        let (sessions, open) = (SessionTable::new(loaded.memory()), OpenSessions::default());
+        let (rows, watch) = (Rows::default(), Stopwatch::default());
+        Self { place, loaded, sessions, open, tail, feedback, next: StepId(0), rows, watch, failed: false }
     }
 
     /// Where it stands.
@@ -87,20 +91,38 @@ impl Stage {
     /// Runs one frame.
     ///
     /// # Errors
-    /// A frame that contradicts what this stage knows, or a device that fails. The stage must not be used
-    /// afterwards.
-    pub fn run(&mut self, mut frame: Frame) -> Result<Passed> {
-        let begun = Instant::now();
+    /// A frame that contradicts itself or what this stage knows, or a device that fails. Afterwards every frame is
+    /// refused with [`Error::Stopped`]: the stage's memory may disagree with the other stages'.
+    pub fn run(&mut self, frame: Frame) -> Result<Passed> {
+        if self.failed {
+            return Err(Error::Stopped);
+        }
+        self.failed = true;
+        let passed = self.run_frame(frame)?;
+        self.failed = false;
+        Ok(passed)
+    }
+
+    fn run_frame(&mut self, mut frame: Frame) -> Result<Passed> {
+        self.watch.begin();
         self.check(&frame.step)?;
         for operation in &frame.step.operations {
             self.apply(operation)?;
         }
+        check_chunks(&frame.step, self.place, &mut self.sessions, &self.loaded.memory())?;
         self.feedback.drain();
+        self.feedback.keep(|session| self.sessions.has(session));
         self.collect(&mut frame)?;
         self.compute(&frame.step)?;
-        let passed = if self.place.last { self.finish(frame, begun)? } else { self.pass_on(frame, begun)? };
+        let passed = if self.place.last { self.finish(frame)? } else { self.pass_on(frame)? };
         self.next = StepId(self.next.0 + 1);
+        self.watch.free();
         Ok(passed)
+    }
+
+    /// What the last step made is on its way: from here on the stage waits.
+    pub(crate) fn sent(&mut self) {
+        self.watch.free();
     }
 
     fn check(&self, step: &Step) -> Result<()> {
@@ -114,6 +136,9 @@ impl Stage {
     }
 
     fn apply(&mut self, operation: &Operation) -> Result<()> {
+        if let Some(work) = self.sessions.apply(operation)? {
+            self.loaded.apply(work)?;
+        }
         match operation {
             Operation::Open { session, sampling, .. } => {
                 self.open.open(*session);
@@ -124,27 +149,29 @@ impl Stage {
             Operation::Close { session } => {
                 self.open.close(*session);
                 self.tail.close(*session);
-                self.feedback.forget(*session);
             }
             _ => {}
         }
-        match self.sessions.apply(operation)? {
-            Some(work) => Ok(self.loaded.apply(work)?),
-            None => Ok(()),
-        }
+        Ok(())
     }
 
     /// Lays out the rows of all chunks that are still wanted, and voids the others.
     fn collect(&mut self, frame: &mut Frame) -> Result<()> {
-        let mut carried = self.rows.begin(&frame.payload);
+        let program = self.loaded.program();
+        let width = program.stream.map_or(0, |stream| program.width(stream));
+        let mut carried = self.rows.begin(&frame.payload, width)?;
         for chunk in &mut frame.step.chunks {
             let vectors = if chunk.void { 0..0 } else { carried.take(self.place.carried(chunk))? };
             chunk.void |= self.open.is_cancelled(chunk.session);
-            if !chunk.void {
-                resolve(chunk, &mut self.feedback)?;
+            if !chunk.void && self.place.first {
+                resolve(chunk, &self.sessions, &mut self.feedback)?;
             }
             if !chunk.void {
-                self.rows.add(chunk, self.place, vectors);
+                self.rows.add(chunk, self.place, vectors)?;
+            }
+            // The tail tells the head what becomes of it, void or not.
+            if chunk.wanted == Wanted::Sample && self.sessions.has(chunk.session) {
+                self.sessions.get_mut(chunk.session)?.sampled_in = Some(frame.step.id);
             }
         }
         carried.finish()
@@ -172,7 +199,7 @@ impl Stage {
         Ok(())
     }
 
-    fn pass_on(&mut self, mut frame: Frame, begun: Instant) -> Result<Passed> {
+    fn pass_on(&mut self, mut frame: Frame) -> Result<Passed> {
         let rows = self.rows.positions.len();
         frame.payload = Payload::empty();
         if rows > 0 {
@@ -182,15 +209,16 @@ impl Stage {
             self.loaded.read(buffer, 0..rows, stream)?;
             frame.payload = Payload::from_rows(width, stream);
         }
-        frame.times.push(time_since(begun));
+        let Payload::Host { rows: sent, .. } = &frame.payload;
+        frame.times.push(self.watch.time(self.feedback.take_waited(), sent.len()));
         Ok(Passed::On(frame))
     }
 
-    fn finish(&mut self, frame: Frame, begun: Instant) -> Result<Passed> {
+    fn finish(&mut self, frame: Frame) -> Result<Passed> {
         let Step { epoch, id, chunks, .. } = &frame.step;
         let results = self.tail.results(self.loaded.as_mut(), *id, chunks, &mut self.feedback)?;
         let mut times = frame.times;
-        times.push(time_since(begun));
+        times.push(self.watch.time(self.feedback.take_waited(), 0));
         Ok(Passed::Done(StepDone { epoch: *epoch, step: *id, results, times }))
     }
 }
@@ -206,17 +234,17 @@ impl Place {
     }
 }
 
-/// Replaces "the token of step n" by that token, so that later stages and the tail see what it was.
-fn resolve(chunk: &mut Chunk, feedback: &mut Feedback) -> Result<()> {
+/// Replaces "the token of step n" by that token, so that later stages and the tail see what it was. Only the session's
+/// last one is known, and only that is waited for.
+fn resolve(chunk: &mut Chunk, sessions: &SessionTable, feedback: &mut Feedback) -> Result<()> {
     if let ChunkInput::Sampled { step } = chunk.input {
+        if sessions.get(chunk.session)?.sampled_in != Some(step) {
+            return Err(Error::NotSampled { session: chunk.session, step });
+        }
         match feedback.ask(chunk.session, step)? {
             Some(token) => chunk.input = ChunkInput::Tokens(vec![token]),
             None => chunk.void = true,
         }
     }
     Ok(())
-}
-
-fn time_since(begun: Instant) -> StageTime {
-    StageTime { busy: u64::try_from(begun.elapsed().as_micros()).unwrap_or(u64::MAX) }
 }

@@ -71,7 +71,8 @@ impl Tail {
         for chunk in chunks {
             let outcome = self.outcome(loaded, chunk, wanted_row)?;
             wanted_row += usize::from(!chunk.void && chunk.wanted != Wanted::Nothing);
-            if chunk.wanted == Wanted::Sample {
+            // The head waits for no token of a session that has closed.
+            if chunk.wanted == Wanted::Sample && self.samplers.contains_key(&chunk.session) {
                 let token = if let Outcome::Sampled(sampled) = &outcome { Some(sampled.token) } else { None };
                 feedback.tell(chunk.session, step, token)?;
             }

@@ -57,6 +57,7 @@ fn run_until_closed(stage: &mut Stage, links: &mut Links) -> Result<()> {
             (Passed::Done(done), _) => links.replies.reply(Reply::Done(done))?,
             (Passed::On(_), None) => unreachable!("only the tail has no next stage"),
         }
+        stage.sent();
     }
     Ok(())
 }

@@ -156,6 +156,9 @@ pub trait LoadedStage: Send {
     /// The program it runs.
     fn program(&self) -> &Program;
 
+    /// What it reserved when it was loaded: the limits of every step.
+    fn memory(&self) -> MemorySpec;
+
     /// Bytes it occupies.
     fn memory_use(&self) -> MemoryUse;
 

@@ -168,6 +168,10 @@ impl LoadedStage for CpuStage {
         &self.program
     }
 
+    fn memory(&self) -> MemorySpec {
+        self.memory
+    }
+
     fn memory_use(&self) -> MemoryUse {
         let buffers: u64 = self.buffers.iter().map(Rows::bytes).sum();
         MemoryUse {

@@ -9,6 +9,14 @@ use crate::blocks::{self, Block, GROUP_VALUES, dequantize_row, integer};
 
 type TestResult = Result<(), TestCaseError>;
 
+#[test]
+fn packed_weights_take_what_planners_reckon_with() {
+    for kind in TensorType::ALL {
+        let packed = PackedWeight::zeroed(kind, 2, PANEL_ROWS, 4 * kind.block_len()).unwrap();
+        assert_eq!(packed.bytes(), 2 * PANEL_ROWS * 4 * kind.packed_block_bytes(), "{kind}");
+    }
+}
+
 /// A random product: a matrix as in a model file, and rows of activations.
 #[derive(Clone, Debug)]
 struct Case {
