@@ -21,7 +21,7 @@ use paceline_proto::{Epoch, Operation, Outcome, SamplingSettings, SessionId, Ste
 
 pub use admission::Refusal;
 pub use running::Misuse;
-pub use status::{Accounts, Status};
+pub use status::{Accounts, StageTotals, Status};
 
 use crate::limits::Limits;
 use crate::pages::PagePool;
@@ -194,6 +194,9 @@ pub enum Loss {
         /// The one that came.
         came: StepId,
     },
+    /// There is no placement yet.
+    #[error("no stages are placed yet")]
+    Unplaced,
     /// A new placement took the old one's place.
     #[error("the placement was replaced by epoch {epoch}")]
     Replaced {
@@ -251,6 +254,11 @@ impl Coordinator {
             counts: status::Counts::default(),
             limits,
         }
+    }
+
+    /// A coordinator without a placement: it lets nobody in until a `Reset` brings one.
+    pub fn unplaced() -> Self {
+        Self { broken: Some(Loss::Unplaced), ..Self::new(Epoch::default(), Limits::new(1, 1, 1, 1, 1)) }
     }
 
     /// Takes in one event at the time `now`, measured from any fixed moment, and appends what is to be done.
@@ -316,6 +324,7 @@ impl Coordinator {
             return self.fail(Loss::Results { step: step.id }, actions);
         }
         self.pace.observe(step.prefill_rows, step.decode_rows, &done.times);
+        self.counts.count_times(self.limits.stages, &done.times);
         for (chunk, result) in step.chunks.into_iter().zip(done.results) {
             let Some(running) = self.running.get_mut(&chunk.session) else { continue };
             if let Some(came) = running.came_back(step.id, chunk.end, result.outcome) {
@@ -388,7 +397,7 @@ impl Coordinator {
 
     fn reset(&mut self, epoch: Epoch, limits: Limits, actions: &mut Vec<Action>) {
         self.fail(Loss::Replaced { epoch }, actions);
-        let counts = std::mem::take(&mut self.counts);
+        let counts = status::Counts { stages: Vec::new(), ..std::mem::take(&mut self.counts) };
         *self = Self { counts, ..Self::new(epoch, limits) };
     }
 }

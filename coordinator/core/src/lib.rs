@@ -7,6 +7,7 @@
 pub mod coordinator;
 pub mod invariants;
 pub mod limits;
+pub mod membership;
 pub mod pages;
 pub mod planner;
 pub mod session;

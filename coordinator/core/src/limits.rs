@@ -11,10 +11,12 @@ pub const QUEUE_DEADLINE: Duration = Duration::from_secs(60);
 pub const CREDITS_PER_STAGE: usize = 2;
 /// Rows of prompt in a step while nobody decodes: enough to be bound by arithmetic rather than by reading weights.
 pub const PREFILL_ROWS: usize = 512;
-/// Rows of prompt that a step takes at least, however slow: prefill must go on too.
-pub const LEAST_PREFILL_ROWS: usize = 16;
-/// What a step should take on the slowest stage while somebody decodes: ten tokens a second read fluently.
-pub const STEP_TARGET: Duration = Duration::from_millis(100);
+/// Rows of prompt that a step takes at least, however slow: prefill must go on too. Few, as they read the weights
+/// together with the rows of those who decode.
+pub const LEAST_PREFILL_ROWS: usize = 4;
+/// How much longer than decode alone a step may take for prefill, in percent: nobody's tokens come at less than about
+/// half their pace while others' prompts are read, and the prompts get nearly half of every stage.
+pub const PREFILL_PERCENT: u32 = 80;
 /// How long a step is held back for sessions that have a new token and have not yet answered. A session answers
 /// within microseconds, or its reader is slow; without the wait every decode step would carry one session.
 pub const GATHER: Duration = Duration::from_micros(500);
@@ -44,8 +46,8 @@ pub struct Limits {
     pub credits: usize,
     /// Rows of prompt in a step while nobody decodes.
     pub prefill_rows: usize,
-    /// What a step should take on the slowest stage while somebody decodes.
-    pub step_target: Duration,
+    /// How much longer than decode alone a step may take for prefill, in percent.
+    pub prefill_percent: u32,
     /// How long a step is held back for sessions that have not yet answered to their token.
     pub gather: Duration,
     /// Send a session's next step before its token is back. In a row of several stages such a step holds up the
@@ -81,7 +83,7 @@ impl Limits {
             step_wanted: slots + 1,
             credits: CREDITS_PER_STAGE * stages,
             prefill_rows: PREFILL_ROWS,
-            step_target: STEP_TARGET,
+            prefill_percent: PREFILL_PERCENT,
             gather: GATHER,
             run_ahead: stages == 1,
         }
@@ -125,8 +127,8 @@ mod tests {
         for (stages, slots) in [(1, 1), (4, 64)] {
             assert_eq!(Limits::new(stages, slots, 1, 1, 1).check(), Ok(()));
         }
-        let invalid = Limits { step_rows: 16, ..Limits::new(1, 1, 1, 1, 1) }.check();
-        assert_eq!(invalid, Err(InvalidLimit { name: "step_rows", value: 16, least: 17 }));
+        let invalid = Limits { step_rows: 4, ..Limits::new(1, 1, 1, 1, 1) }.check();
+        assert_eq!(invalid, Err(InvalidLimit { name: "step_rows", value: 4, least: 5 }));
         let message = Limits::new(1, 0, 1, 1, 1).check().map_err(|limit| limit.to_string());
         assert_eq!(message, Err("the limit slots is 0, it must be at least 1".into()));
     }

@@ -3,11 +3,15 @@
 //! The rules, in this order:
 //! 1. A step is sent while a credit is free, and not while sessions that just got a token are about to answer
 //!    (at most [`gather`](crate::Limits::gather) long): a decode step of one costs nearly as much as one of all.
-//! 2. Decode first: every ready session, least recently served first. A dense model reads all its weights for one
-//!    row as for many, so ready sessions are never split over steps; groups that became ready apart may follow each
-//!    other through the row, at most one per stage, since more could not be computed at the same time.
-//! 3. Then prefill, least recently served first, within a budget of rows: all of
-//!    [`prefill_rows`](crate::Limits::prefill_rows) while nobody decodes, else what measured times allow.
+//! 2. Decode first, least recently served first. In a row of several stages the sessions that decode are spread evenly
+//!    over as many groups as keep its slowest stage busy (as many as stages, where all are equally fast), which follow
+//!    each other through the row; half a group never takes longer than the whole. More groups could not be computed at
+//!    the same time.
+//! 3. Then prefill, least recently served first, within a budget of rows. While nobody decodes that is all of
+//!    [`prefill_rows`](crate::Limits::prefill_rows). Else a step may take
+//!    [`prefill_percent`](crate::Limits::prefill_percent) longer than decode alone, by measured times, and steps of
+//!    prefill alone go out only while fewer steps than groups are under way: so the time between two tokens grows by
+//!    that share and no more, however long the prompts are.
 //! 4. Run-ahead: a single stage runs steps one after the other, so the token on its way is there before the step
 //!    that needs it. In a longer row that step would wait in the head with everything behind it; there it is sent
 //!    only when nothing else is ready.
@@ -82,9 +86,10 @@ impl Coordinator {
     /// Sends steps while there are credits and rows to run.
     pub(super) fn send_steps(&mut self, now: Duration, actions: &mut Vec<Action>) {
         while self.steps.len() < self.limits.credits && !self.gathering(now) {
-            let Some(draft) = self.compose() else { return };
+            let Some(draft) = self.compose() else { break };
             actions.push(self.send(draft));
         }
+        self.count_credit_wait(now);
     }
 
     /// Whether a session that got a token may be about to answer.
@@ -101,15 +106,20 @@ impl Coordinator {
         let (spare_rows, spare_wanted) = if ready.prefill.is_empty() { (0, 0) } else { (LEAST_PREFILL_ROWS, 1) };
         draft.rows_left -= spare_rows;
         draft.wanted_left -= spare_wanted;
-        if groups < self.limits.stages || ahead {
-            self.add_decode(&mut draft, &ready.decode);
+        let (decoding, most_groups) = (self.decoding(), self.groups());
+        if groups < most_groups || ahead {
+            self.add_decode(&mut draft, &ready.decode, decoding.div_ceil(most_groups).max(1));
         }
         if ahead {
             self.add_ahead(&mut draft, &ready.ahead);
         }
         draft.rows_left += spare_rows;
         draft.wanted_left += spare_wanted;
-        self.add_prefill(&mut draft, &ready.prefill);
+        let room = !draft.chunks.is_empty() || self.steps.len() < most_groups;
+        let asks = draft.decode_rows > 0 && !ready.prefill.is_empty() && self.pace.asks();
+        if decoding == 0 || (room && !asks) {
+            self.add_prefill(&mut draft, &ready.prefill, decoding > 0);
+        }
         // with nothing in flight no later step would take the closes along
         let closes_only = !self.closes.is_empty() && self.steps.is_empty();
         (!draft.chunks.is_empty() || closes_only).then_some(draft)
@@ -144,8 +154,13 @@ impl Coordinator {
         ready
     }
 
-    fn add_decode(&mut self, draft: &mut Draft, sessions: &[SessionId]) {
-        for session in sessions {
+    /// Into how many groups the sessions that decode are divided.
+    fn groups(&self) -> usize {
+        self.pace.groups(self.limits.stages).min(self.limits.credits)
+    }
+
+    fn add_decode(&mut self, draft: &mut Draft, sessions: &[SessionId], most: usize) {
+        for session in sessions.iter().take(most) {
             draft.decode_rows += self.add(draft, *session, draft.rows_left);
         }
     }
@@ -163,10 +178,9 @@ impl Coordinator {
         }
     }
 
-    fn add_prefill(&mut self, draft: &mut Draft, sessions: &[SessionId]) {
-        let most = self.limits.prefill_rows;
-        let mut budget =
-            if self.anybody_decodes() { self.pace.prefill_rows(self.limits.step_target, most) } else { most };
+    fn add_prefill(&mut self, draft: &mut Draft, sessions: &[SessionId], beside_decode: bool) {
+        let (most, percent) = (self.limits.prefill_rows, self.limits.prefill_percent);
+        let mut budget = if beside_decode { self.pace.prefill_rows(percent, most) } else { most };
         for session in sessions {
             let rows = self.add(draft, *session, budget.min(draft.rows_left));
             draft.prefill_rows += rows;
@@ -174,9 +188,9 @@ impl Coordinator {
         }
     }
 
-    /// Whether a session waits for its next token. A reader too slow to answer does not count.
-    fn anybody_decodes(&self) -> bool {
-        self.running.values().any(|running| running.decodes() && running.unanswered_since().is_none())
+    /// Sessions that wait for their next token. A reader too slow to answer does not count.
+    fn decoding(&self) -> usize {
+        self.running.values().filter(|running| running.decodes() && running.unanswered_since().is_none()).count()
     }
 
     /// Adds the session's next chunk of at most `most` rows; returns how many it has.

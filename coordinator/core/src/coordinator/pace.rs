@@ -1,7 +1,5 @@
 //! How fast the row is, learned from the times that come back with every step.
 
-use std::time::Duration;
-
 use paceline_proto::StageTime;
 
 use crate::limits::LEAST_PREFILL_ROWS;
@@ -27,11 +25,15 @@ impl Mean {
     }
 }
 
-/// What a step costs on the slowest stage, in microseconds.
+/// What a step costs on the slowest stage, in microseconds, and how evenly the stages share it.
 #[derive(Debug, Default)]
 pub(super) struct Pace {
     prefill_row: Mean,
     decode_step: Mean,
+    /// Of a step of decode: the time of all stages in times of the slowest.
+    stages_busy: Mean,
+    /// A step of decode alone was sent so that its time becomes known.
+    asked: bool,
 }
 
 impl Pace {
@@ -42,7 +44,11 @@ impl Pace {
         let busy = slowest as f64;
         match (prefill_rows, decode_rows) {
             (0, 0) => {}
-            (0, _) => self.decode_step.add(busy, 1.0),
+            (0, _) => {
+                self.decode_step.add(busy, 1.0);
+                let all: f64 = times.iter().map(|time| time.busy as f64).sum();
+                self.stages_busy.add(all / busy.max(1.0), 1.0);
+            }
             (rows, 0) => self.prefill_row.add(busy, rows as f64),
             (rows, _) => {
                 let decode = self.decode_step.get().unwrap_or(0.0);
@@ -51,12 +57,26 @@ impl Pace {
         }
     }
 
-    /// Rows of prefill beside which a step with decode takes about `target`; `most` while nothing is known.
-    pub(super) fn prefill_rows(&self, target: Duration, most: usize) -> usize {
-        let Some(row) = self.prefill_row.get() else { return most };
-        let left = target.as_secs_f64() * 1e6 - self.decode_step.get().unwrap_or(0.0);
-        let rows = (left / row.max(f64::MIN_POSITIVE)).max(0.0);
+    /// Rows of prefill with which a step takes about `percent` longer than decode alone; `most` while nothing is known,
+    /// which is until the first tokens after the start.
+    pub(super) fn prefill_rows(&self, percent: u32, most: usize) -> usize {
+        let (Some(decode), Some(row)) = (self.decode_step.get(), self.prefill_row.get()) else { return most };
+        let rows = decode * f64::from(percent) / 100.0 / row.max(f64::MIN_POSITIVE);
         (rows as usize).clamp(LEAST_PREFILL_ROWS, most)
+    }
+
+    /// Whether a step of decode should go without prefill, so that it becomes known what decode takes. Once is enough:
+    /// while prompts wait there would never be such a step, and no measure for their share.
+    pub(super) fn asks(&mut self) -> bool {
+        self.decode_step.get().is_none() && !std::mem::replace(&mut self.asked, true)
+    }
+
+    /// How many steps keep the slowest of `stages` stages busy: as many as stages where all take the same time, fewer
+    /// where one takes much longer than the others.
+    pub(super) fn groups(&self, stages: usize) -> usize {
+        // A stage that takes a twentieth of the slowest one's time is not worth a group of its own.
+        let needed = self.stages_busy.get().map_or(stages, |busy| (busy - 0.05).ceil() as usize);
+        needed.clamp(1, stages)
     }
 
     pub(super) fn micros_per_prefill_row(&self) -> Option<f64> {
@@ -73,22 +93,46 @@ mod tests {
     use super::*;
 
     fn times(busy: u64) -> [StageTime; 2] {
-        [StageTime { busy: busy / 2 }, StageTime { busy }]
+        [busy / 2, busy].map(|busy| StageTime { busy, ..StageTime::default() })
     }
 
     #[test]
-    fn prefill_takes_what_decode_leaves_of_the_target() {
+    fn prefill_lengthens_a_step_by_its_share() {
         let mut pace = Pace::default();
-        let target = Duration::from_millis(100);
-        assert_eq!(pace.prefill_rows(target, 512), 512);
+        assert_eq!(pace.prefill_rows(100, 512), 512);
         for _ in 0..50 {
             pace.observe(0, 8, &times(20_000)); // 20 ms of decode
-            pace.observe(40, 8, &times(60_000)); // and 1 ms for each row of prefill
+            pace.observe(40, 8, &times(30_000)); // and a quarter of a millisecond for each row of prefill
         }
-        assert!((79..=80).contains(&pace.prefill_rows(target, 512)));
-        assert_eq!(pace.prefill_rows(target, 64), 64);
-        assert_eq!(pace.prefill_rows(Duration::from_millis(30), 512), LEAST_PREFILL_ROWS);
-        assert_eq!(pace.prefill_rows(Duration::ZERO, 512), LEAST_PREFILL_ROWS);
+        assert!((79..=80).contains(&pace.prefill_rows(100, 512)));
+        assert!((39..=40).contains(&pace.prefill_rows(50, 512)));
+        assert_eq!(pace.prefill_rows(100, 64), 64);
+        assert_eq!(pace.prefill_rows(0, 512), LEAST_PREFILL_ROWS);
+    }
+
+    #[test]
+    fn as_many_steps_follow_each_other_as_keep_the_slowest_stage_busy() {
+        let groups = |busy: [u64; 4]| {
+            let mut pace = Pace::default();
+            assert_eq!(pace.groups(4), 4);
+            pace.observe(0, 1, &busy.map(|busy| StageTime { busy, ..StageTime::default() }));
+            pace.groups(4)
+        };
+        assert_eq!(groups([500, 500, 500, 500]), 4);
+        assert_eq!(groups([500, 490, 510, 495]), 4);
+        assert_eq!(groups([10_000, 2_000, 2_000, 2_000]), 2);
+        assert_eq!(groups([10_000, 100, 100, 100]), 1);
+        assert_eq!(groups([0, 0, 0, 0]), 1);
+    }
+
+    #[test]
+    fn it_asks_once_what_decode_takes() {
+        let mut pace = Pace::default();
+        assert!(pace.asks());
+        assert!(!pace.asks());
+        let mut known = Pace::default();
+        known.observe(0, 1, &times(100));
+        assert!(!known.asks());
     }
 
     #[test]
@@ -108,10 +152,12 @@ mod tests {
         let mut pace = Pace::default();
         pace.observe(16, 0, &[]);
         assert_eq!(pace.micros_per_prefill_row(), None);
+        pace.observe(0, 1, &times(1));
         pace.observe(16, 1, &times(0));
-        assert_eq!(pace.prefill_rows(Duration::from_millis(1), 512), 512);
-        pace.observe(0, 1, &times(u64::MAX));
+        assert_eq!(pace.prefill_rows(80, 512), 512);
         pace.observe(16, 0, &times(u64::MAX));
-        assert_eq!(pace.prefill_rows(Duration::from_millis(1), 512), LEAST_PREFILL_ROWS);
+        assert_eq!(pace.prefill_rows(80, 512), LEAST_PREFILL_ROWS);
+        pace.observe(0, 1, &times(u64::MAX));
+        assert!(pace.prefill_rows(u32::MAX, 512) <= 512);
     }
 }

@@ -1,9 +1,11 @@
 //! What can be seen of the coordinator from outside: figures for metrics, and accounts for the invariants.
 
-use paceline_proto::{PageId, SessionId};
+use std::time::Duration;
+
+use paceline_proto::{PageId, SessionId, StageTime};
 
 use super::Coordinator;
-use super::running::Running;
+use super::running::{Readiness, Running};
 use crate::pages::PageTable;
 
 /// Figures for metrics. Counts run from the program's start, through all epochs.
@@ -19,8 +21,16 @@ pub struct Status {
     pub pages_reserved: usize,
     /// Pages held.
     pub pages_used: usize,
+    /// Sessions that may run at once.
+    pub slots: usize,
     /// Credits taken.
     pub steps_in_flight: usize,
+    /// Credits there are.
+    pub credits: usize,
+    /// How long, until the last event, something was ready to run and no credit was free.
+    pub credit_wait: Duration,
+    /// What the stages did since this placement began, in row order; empty before its first result.
+    pub stages: Vec<StageTotals>,
     /// Sessions admitted.
     pub admitted: u64,
     /// Steps sent.
@@ -39,6 +49,29 @@ pub struct Status {
     pub micros_per_decode_step: Option<f64>,
     /// Why nothing runs, if nothing can.
     pub broken: Option<String>,
+}
+
+/// What one stage did for all results of a placement.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct StageTotals {
+    /// Results that told of it.
+    pub steps: u64,
+    /// Microseconds of computing.
+    pub busy: u64,
+    /// Microseconds of waiting for the next step.
+    pub idle: u64,
+    /// Bytes of activations passed on.
+    pub sent: u64,
+}
+
+impl StageTotals {
+    /// Figures come from other hosts: whatever they are, sums stop at the largest number.
+    fn add(&mut self, time: &StageTime) {
+        self.steps += 1;
+        self.busy = self.busy.saturating_add(time.busy);
+        self.idle = self.idle.saturating_add(time.idle);
+        self.sent = self.sent.saturating_add(time.sent);
+    }
 }
 
 /// Who holds how much. [`invariants`](crate::invariants) says what must hold of it.
@@ -82,9 +115,37 @@ pub(super) struct Counts {
     pub(super) decode_tokens: u64,
     pub(super) run_ahead_tokens: u64,
     pub(super) ignored_results: u64,
+    /// Of the placement in force.
+    pub(super) stages: Vec<StageTotals>,
+    pub(super) credit_wait: Duration,
+    /// Since when something waits for a credit.
+    pub(super) waits_since: Option<Duration>,
+}
+
+impl Counts {
+    /// Adds what the stages of a row, `stages` of them, say of a step.
+    pub(super) fn count_times(&mut self, stages: usize, times: &[StageTime]) {
+        let known = times.len().min(stages);
+        if self.stages.len() < known {
+            self.stages.resize(known, StageTotals::default());
+        }
+        for (total, time) in self.stages.iter_mut().zip(times) {
+            total.add(time);
+        }
+    }
 }
 
 impl Coordinator {
+    /// Counts the time since the last event if something waited for a credit, and sees whether something does now.
+    pub(super) fn count_credit_wait(&mut self, now: Duration) {
+        if let Some(since) = self.counts.waits_since {
+            self.counts.credit_wait += now.saturating_sub(since);
+        }
+        let is_ready = |running: &Running| matches!(running.readiness(), Readiness::Prefill | Readiness::Decode);
+        let waits = self.steps.len() >= self.limits.credits && self.running.values().any(is_ready);
+        self.counts.waits_since = waits.then_some(now);
+    }
+
     /// Figures for metrics.
     pub fn status(&self) -> Status {
         Status {
@@ -93,7 +154,11 @@ impl Coordinator {
             pages_free: self.pages.free(),
             pages_reserved: self.pages.reserved(),
             pages_used: self.pages.total() - self.pages.free(),
+            slots: self.limits.slots,
             steps_in_flight: self.steps.len(),
+            credits: self.limits.credits,
+            credit_wait: self.counts.credit_wait,
+            stages: self.counts.stages.clone(),
             admitted: self.counts.admitted,
             steps: self.counts.steps,
             prefill_tokens: self.counts.prefill_tokens,

@@ -29,7 +29,10 @@ fn small() -> Limits {
 
 impl Bench {
     fn new(limits: Limits) -> Self {
-        Self { coordinator: Coordinator::new(Epoch(1), limits), now: Duration::ZERO }
+        let mut coordinator = Coordinator::new(Epoch(1), limits);
+        // As after the first tokens: a step of decode alone has gone out.
+        assert!(coordinator.pace.asks());
+        Self { coordinator, now: Duration::ZERO }
     }
 
     fn on(&mut self, event: Event) -> Vec<Action> {
@@ -58,7 +61,7 @@ impl Bench {
     fn done(&mut self, step: u64, outcomes: Vec<(u128, Outcome)>) -> Vec<Action> {
         let result = |(number, outcome)| ChunkResult { session: name(number), outcome };
         let results = outcomes.into_iter().map(result).collect();
-        let times = vec![StageTime { busy: 1000 }];
+        let times = vec![StageTime { busy: 1000, ..StageTime::default() }];
         self.on(Event::Done(StepDone { epoch: Epoch(1), step: StepId(step), results, times }))
     }
 }
@@ -264,7 +267,8 @@ fn a_step_waits_for_those_who_just_got_a_token() {
     bench.want(1, vec![7; 8]);
     bench.want(2, vec![7; 8]);
     bench.done(0, vec![(1, sampled(8))]);
-    bench.done(1, vec![(2, sampled(8))]);
+    assert_eq!(rows(step(&bench.want(1, vec![8]))), [(name(1), 1), (name(2), 8)]);
+    bench.done(1, vec![(1, sampled(8)), (2, sampled(8))]);
     assert_eq!(bench.want(1, vec![8]), []);
     assert_eq!(rows(step(&bench.want(2, vec![8]))), [(name(1), 1), (name(2), 1)]);
 
@@ -417,7 +421,7 @@ fn results_that_do_not_belong_to_the_step_break_the_row() {
 
 #[test]
 fn a_step_that_overtakes_another_breaks_the_row() {
-    let mut bench = Bench::new(small());
+    let mut bench = Bench::new(Limits { stages: 2, ..small() });
     for number in 1..=2 {
         bench.open(number, 4, 8);
         bench.want(number, vec![7; 4]);
@@ -436,4 +440,48 @@ fn a_session_without_a_token_is_lost_alone() {
     let loss = Loss::Session { reason: "all banned".into() };
     assert_eq!(actions[0], Action::Lost { session: name(1), loss });
     assert_eq!(bench.coordinator.status().broken, None);
+}
+
+/// Three chunks for two credits.
+fn three_chunks() -> Bench {
+    let mut bench = Bench::new(Limits { pages: 16, ..small() });
+    bench.open(1, 40, 60);
+    bench.want(1, vec![7; 40]);
+    assert_eq!(bench.coordinator.status().steps_in_flight, 2);
+    bench
+}
+
+#[test]
+fn waiting_for_a_credit_is_counted_and_only_that() {
+    let mut bench = three_chunks();
+    let wait = |bench: &Bench| bench.coordinator.status().credit_wait;
+    bench.now = Duration::from_secs(3);
+    bench.done(0, vec![(1, Outcome::Stored)]);
+    assert_eq!(wait(&bench), Duration::from_secs(3));
+    bench.now = Duration::from_secs(8);
+    bench.done(1, vec![(1, Outcome::Stored)]);
+    assert_eq!(wait(&bench), Duration::from_secs(3), "all of the prompt was on its way");
+    let mut bench = three_chunks();
+    bench.on(Event::Failed { stage: 0, reason: "test".into() });
+    bench.now = Duration::from_secs(9);
+    bench.on(Event::Tick);
+    assert_eq!(wait(&bench), Duration::ZERO, "a broken row waits for no credit");
+}
+
+#[test]
+fn what_stages_say_of_themselves_is_summed_until_the_next_placement() {
+    let mut bench = three_chunks();
+    let done = |step, times: Vec<StageTime>| {
+        let results = vec![ChunkResult { session: name(1), outcome: Outcome::Stored }];
+        Event::Done(StepDone { epoch: Epoch(1), step: StepId(step), results, times })
+    };
+    let time = StageTime { busy: 5, idle: 7, sent: 11 };
+    bench.on(done(0, vec![time]));
+    // More stages than there are, and figures that no sum can hold.
+    bench.on(done(1, vec![StageTime { busy: u64::MAX, ..time }, time, time]));
+    let totals = StageTotals { steps: 2, busy: u64::MAX, idle: 14, sent: 22 };
+    assert_eq!(bench.coordinator.status().stages, [totals]);
+    bench.on(Event::Reset { epoch: Epoch(2), limits: Box::new(small()) });
+    let status = bench.coordinator.status();
+    assert_eq!((status.stages, status.steps), (vec![], 3));
 }

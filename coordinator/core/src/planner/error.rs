@@ -1,6 +1,6 @@
 //! Why there is no placement.
 
-use super::{Memory, WouldFit, render::human};
+use super::{MAX_THREADS, Memory, Speed, WouldFit, render::human};
 
 /// The result of planning.
 pub type Result<T> = std::result::Result<T, Error>;
@@ -22,6 +22,49 @@ pub enum Error {
         /// The most.
         limit: usize,
     },
+    /// No devices, or more than a plan can have.
+    #[error("there are {count} devices, 1 to {limit} are possible")]
+    Devices {
+        /// How many.
+        count: usize,
+        /// The most.
+        limit: usize,
+    },
+    /// A device without threads, or with more than can be.
+    #[error("the device {device} has {threads} threads, 1 to {MAX_THREADS} are possible")]
+    DeviceThreads {
+        /// Which.
+        device: String,
+        /// How many.
+        threads: usize,
+    },
+    /// A speed that no device can have.
+    #[error(
+        "the device {device} reads {} bytes and makes {} products per second besides {} s per step: numbers above 0 are needed",
+        speed.read, speed.products, speed.step_overhead
+    )]
+    Speed {
+        /// Which.
+        device: String,
+        /// What it is said to do.
+        speed: Speed,
+    },
+    /// A speed that no link can have.
+    #[error("a link carries {bytes_per_second} bytes per second, a number above 0 is needed")]
+    Link {
+        /// What it is said to carry.
+        bytes_per_second: f64,
+    },
+    /// A link between devices that are not there.
+    #[error("a link from device {from} to device {to} was measured, but there are {devices} devices")]
+    LinkOfNobody {
+        /// Which sends.
+        from: usize,
+        /// Which receives.
+        to: usize,
+        /// How many there are.
+        devices: usize,
+    },
     /// More shards than there are places to cut.
     #[error(
         "{shards} shards are wanted, but the model has {blocks} blocks, which may not be cut: use at most {blocks} shards"
@@ -31,6 +74,32 @@ pub enum Error {
         shards: usize,
         /// How many are possible.
         blocks: usize,
+    },
+    /// More shards than devices, where each stage has one of its own.
+    #[error("{shards} shards are wanted, but there are {devices} devices: use at most {devices} shards")]
+    TooFewDevices {
+        /// How many stages were wished for.
+        shards: usize,
+        /// How many devices there are.
+        devices: usize,
+    },
+    /// More blocks than any model has.
+    #[error("the model has {blocks} blocks, at most {limit} can be placed on several devices")]
+    TooManyBlocks {
+        /// How many.
+        blocks: usize,
+        /// The most.
+        limit: usize,
+    },
+    /// A load that sessions as wished could never have.
+    #[error("a load with {what}={wanted} is wanted, but {what} can be at most {limit} with these wishes")]
+    Load {
+        /// What of it.
+        what: &'static str,
+        /// How much.
+        wanted: usize,
+        /// The most.
+        limit: usize,
     },
     /// A context that the model was not trained for.
     #[error("a context of {context} tokens is wanted, but the model was trained for {trained}: use at most {trained}")]
@@ -68,4 +137,31 @@ pub enum Error {
         /// What would fit instead.
         would_fit: Box<WouldFit>,
     },
+    /// No way to cut the model fits into the memory of the devices.
+    #[error(
+        "{} are needed (weights {}, keys and values {}, states {}, buffers {}, reserve {}), but {}: {would_fit}",
+        human(needed.total()), human(needed.weights), human(needed.key_value), human(needed.states),
+        human(needed.buffers), human(needed.reserve), devices_have(*devices, *available, needed.total())
+    )]
+    NoCutFits {
+        /// Bytes of the whole in one stage; several need more buffers.
+        needed: Box<Memory>,
+        /// How many devices there are.
+        devices: usize,
+        /// Bytes of all devices together.
+        available: u64,
+        /// What would fit instead.
+        would_fit: Box<WouldFit>,
+    },
+}
+
+fn devices_have(devices: usize, available: u64, needed: u64) -> String {
+    let available_text = human(available);
+    match (devices, available >= needed) {
+        (1, _) => format!("the device has {available_text}"),
+        (_, false) => format!("the {devices} devices have {available_text} together"),
+        (_, true) => {
+            format!("no cut between blocks fits into the {devices} devices, which have {available_text} together")
+        }
+    }
 }

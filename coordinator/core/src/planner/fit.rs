@@ -4,7 +4,12 @@ use std::fmt;
 
 use paceline_gguf::{KvType, ModelShape};
 
-use super::{Error, Host, Memory, Result, Wishes, cut::Stage};
+use super::{Error, Host, Memory, Result, Wishes, cut::Stage, render::human};
+
+/// Types to keep keys and values in that every device has, the largest first.
+const SENSIBLE_TYPES: [KvType; 2] = [KvType::F16, KvType::Q8_0];
+/// The memory of the largest device that is suggested.
+const MOST_GIB: u32 = 1024;
 
 /// Smaller wishes that would fit, each with the others as they were; `None` where even the smallest does not fit.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -13,8 +18,10 @@ pub struct WouldFit {
     pub context: Option<usize>,
     /// The most sessions.
     pub sessions: Option<usize>,
-    /// The largest type, for keys and values alike, that is smaller than what was wished for.
+    /// The largest type that every device has, for keys and values alike, that is smaller than what was wished for.
     pub key_value_type: Option<KvType>,
+    /// Bytes of one device more, where stages have devices of their own.
+    pub device: Option<u64>,
 }
 
 /// What all stages need together.
@@ -29,13 +36,13 @@ pub(super) fn check(shape: &ModelShape, stages: &[Stage], wishes: &Wishes, host:
     if needed.total() <= available {
         return Ok(());
     }
-    let would_fit = WouldFit::search(shape, stages, wishes, available);
+    let would_fit = WouldFit::search(shape, wishes, |wishes| self::needed(shape, stages, wishes).total() <= available);
     Err(Error::DoesNotFit { needed: Box::new(needed), available, would_fit: Box::new(would_fit) })
 }
 
 impl WouldFit {
-    fn search(shape: &ModelShape, stages: &[Stage], wishes: &Wishes, available: u64) -> Self {
-        let fits = |wishes: &Wishes| needed(shape, stages, wishes).total() <= available;
+    /// Searches with `fits`, which says whether wishes would.
+    pub(super) fn search(shape: &ModelShape, wishes: &Wishes, fits: impl Fn(&Wishes) -> bool) -> Self {
         let page_tokens = wishes.page_tokens;
         let pages = largest(wishes.context.div_ceil(page_tokens) - 1, |pages| {
             fits(&Wishes { context: pages * page_tokens, ..wishes.clone() })
@@ -43,19 +50,30 @@ impl WouldFit {
         let sessions = largest(wishes.sessions - 1, |sessions| fits(&Wishes { sessions, ..wishes.clone() }));
         let per_token = |key, value| shape.key_value_bytes_per_token(0..shape.layers.len(), key, value);
         let wished = per_token(wishes.key_type, wishes.value_type);
-        let smaller = KvType::ALL.into_iter().filter(|&kind| {
+        let smaller = SENSIBLE_TYPES.into_iter().find(|&kind| {
             per_token(kind, kind) < wished
                 && shape.check_key_value_types(kind, kind).is_ok()
                 && fits(&Wishes { key_type: kind, value_type: kind, ..wishes.clone() })
         });
-        // Of types of one size the one listed first.
-        let key_value_type = smaller.rev().max_by_key(|&kind| per_token(kind, kind));
-        Self { context: pages.map(|pages| pages * page_tokens), sessions, key_value_type }
+        let context = pages.map(|pages| pages * page_tokens);
+        Self { context, sessions, key_value_type: smaller, device: None }
     }
 }
 
+/// The smallest memory of one more device that `fits`: whole GiB, up to what one device may have some day.
+pub(super) fn one_more_device(fits: impl Fn(u64) -> bool) -> Option<u64> {
+    let most = MOST_GIB as usize;
+    let bytes = |gib: usize| (gib as u64) << 30;
+    if !fits(bytes(most)) {
+        return None;
+    }
+    // The largest that does not fit, and one more.
+    let too_small = largest(most - 1, |gib| !fits(bytes(gib))).unwrap_or(0);
+    Some(bytes(too_small + 1))
+}
+
 /// The largest number from 1 to `limit` that fits, where all smaller ones fit too.
-fn largest(limit: usize, fits: impl Fn(usize) -> bool) -> Option<usize> {
+pub(super) fn largest(limit: usize, fits: impl Fn(usize) -> bool) -> Option<usize> {
     let (mut known, mut limit) = (0, limit);
     while known < limit {
         let middle = limit - (limit - known) / 2;
@@ -76,7 +94,8 @@ impl fmt::Display for WouldFit {
             _ => format!("{sessions} sessions"),
         });
         let kind = self.key_value_type.map(|kind| format!("keys and values of {kind}"));
-        let possible: Vec<String> = [context, sessions, kind].into_iter().flatten().collect();
+        let device = self.device.map(|bytes| format!("one more device with {}", human(bytes)));
+        let possible: Vec<String> = [context, sessions, kind, device].into_iter().flatten().collect();
         if possible.is_empty() {
             return f.write_str("use a smaller quantization of the model, smaller steps, or more memory");
         }
@@ -101,7 +120,9 @@ mod tests {
 
     #[test]
     fn what_would_fit_reads_as_a_sentence() {
-        let text = |context, sessions, key_value_type| WouldFit { context, sessions, key_value_type }.to_string();
+        let text = |context, sessions, key_value_type| {
+            WouldFit { context, sessions, key_value_type, device: None }.to_string()
+        };
         assert_eq!(
             text(Some(4096), Some(1), Some(KvType::Q8_0)),
             "it would fit with a context of 4096 tokens, or with 1 session, or with keys and values of q8_0"

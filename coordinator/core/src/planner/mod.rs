@@ -5,12 +5,25 @@
 //! every byte that a stage will reserve is in the placement, and together they never exceed what the host has.
 //! [`render()`] makes a table of it for people.
 
+mod assign;
+mod cost;
 mod cut;
+mod described;
+mod device;
 mod error;
+mod explain;
 mod fit;
+mod footprint;
+mod load;
 mod memory;
+mod orders;
+mod place;
 mod placement;
+mod predict;
+mod reach;
 mod render;
+mod segments;
+mod targets;
 #[cfg(test)]
 mod tests;
 
@@ -18,11 +31,18 @@ use paceline_gguf::{KvType, ModelShape};
 
 use crate::limits::PREFILL_ROWS;
 
+pub use cost::{ExpertCost, StageCost, StepShape, Work};
+pub use described::{DescriptionError, DeviceGroup};
+pub use device::{Cluster, DeviceSpec, LinkSpeed, MAX_DEVICES, STEP_OVERHEAD, Speed};
 pub use error::{Error, Result};
 pub use fit::WouldFit;
+pub use load::Load;
 pub use memory::Memory;
-pub use placement::{Note, Placement, StagePlan};
+pub use place::place;
+pub use placement::{LeftOut, Note, Placement, StagePlan};
+pub use predict::{Prediction, StageTiming};
 pub use render::render;
+pub use targets::{TargetError, Targets, Verdict};
 
 /// Tokens in a page, unless another size is wished for: small enough that a short session wastes little.
 pub const PAGE_TOKENS: usize = 64;
@@ -30,10 +50,10 @@ pub const PAGE_TOKENS: usize = 64;
 pub const MAX_THREADS: usize = 1 << 16;
 
 /// What a placement is to be good for.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq)]
 pub struct Wishes {
-    /// Stages in the row.
-    pub shards: usize,
+    /// Stages in the row; `None` for as many as make it fastest.
+    pub shards: Option<usize>,
     /// Tokens of one session, prompt and answer together.
     pub context: usize,
     /// Sessions of that length that run at once.
@@ -52,13 +72,32 @@ pub struct Wishes {
     pub step_wanted: usize,
     /// The model's positions are stretched (rope scaling), which makes contexts past the trained one possible.
     pub scaled_rope: bool,
+    /// What a row of unequal devices should be best at.
+    pub prefer: Prefer,
+    /// The times that a row should keep, and the load for which it is made.
+    pub targets: Targets,
+}
+
+/// What a row should be best at. Its memory is the same.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum Prefer {
+    /// All users together: the slowest stage is as fast as possible.
+    #[default]
+    Row,
+    /// One user: a token passes all stages in as little time as possible.
+    OneUser,
 }
 
 impl Wishes {
     /// The usual wishes for so many shards and sessions, as [`Limits::new`](crate::Limits::new) has them.
     pub fn new(shards: usize, context: usize, sessions: usize) -> Self {
+        Self { shards: Some(shards), ..Self::of(context, sessions) }
+    }
+
+    /// The usual wishes for so many sessions, with as many shards as make the row fastest.
+    pub fn of(context: usize, sessions: usize) -> Self {
         Self {
-            shards,
+            shards: None,
             context,
             sessions,
             snapshots: 0,
@@ -68,7 +107,19 @@ impl Wishes {
             step_rows: PREFILL_ROWS.saturating_add(sessions),
             step_wanted: sessions.saturating_add(1),
             scaled_rope: false,
+            prefer: Prefer::Row,
+            targets: Targets::default(),
         }
+    }
+
+    /// The load that a row is made for.
+    pub fn load(&self) -> Load {
+        self.targets.load(self.context, self.sessions)
+    }
+
+    /// Rows of a chunk of prompt: what a step holds besides a row of each session.
+    fn prefill_rows(&self) -> usize {
+        self.step_rows.saturating_sub(self.sessions).max(1)
     }
 
     /// Pages of keys and values for all sessions.
@@ -92,21 +143,25 @@ pub struct Host {
 }
 
 /// Places a model on a host: the cut between blocks with which the slowest stage reads the fewest bytes per token.
+/// Without a number of shards it is one.
 ///
 /// MTP blocks are not placed.
 ///
 /// # Errors
 /// Wishes that are zero, contradict the model or do not fit; see [`Error`].
 pub fn plan(shape: &ModelShape, wishes: &Wishes, host: &Host) -> Result<Placement> {
-    check(shape, wishes, host)?;
-    let stages = cut::cut(shape, wishes.shards)?;
+    check_wishes(shape, wishes)?;
+    if !(1..=MAX_THREADS).contains(&host.threads) {
+        return Err(Error::Threads { threads: host.threads, limit: MAX_THREADS });
+    }
+    let stages = cut::cut(shape, wishes.shards.unwrap_or(1))?;
     fit::check(shape, &stages, wishes, host)?;
-    Ok(placement::describe(shape, &stages, wishes, host))
+    Ok(placement::on_one_host(shape, &stages, wishes, host))
 }
 
-fn check(shape: &ModelShape, wishes: &Wishes, host: &Host) -> Result<()> {
+fn check_wishes(shape: &ModelShape, wishes: &Wishes) -> Result<()> {
     let counts = [
-        ("shards", wishes.shards),
+        ("shards", wishes.shards.unwrap_or(1)),
         ("context", wishes.context),
         ("sessions", wishes.sessions),
         ("page_tokens", wishes.page_tokens),
@@ -115,9 +170,6 @@ fn check(shape: &ModelShape, wishes: &Wishes, host: &Host) -> Result<()> {
     ];
     if let Some((what, _)) = counts.into_iter().find(|&(_, count)| count == 0) {
         return Err(Error::Zero { what });
-    }
-    if !(1..=MAX_THREADS).contains(&host.threads) {
-        return Err(Error::Threads { threads: host.threads, limit: MAX_THREADS });
     }
     if wishes.context > shape.context_length && !wishes.scaled_rope {
         return Err(Error::ContextTooLong { context: wishes.context, trained: shape.context_length });
@@ -128,5 +180,20 @@ fn check(shape: &ModelShape, wishes: &Wishes, host: &Host) -> Result<()> {
             return Err(Error::TooMany { what, count, limit: u32::MAX });
         }
     }
-    Ok(())
+    check_load(wishes)
+}
+
+fn check_load(wishes: &Wishes) -> Result<()> {
+    let Load { prompt, answer, depth, users } = wishes.load();
+    let (context, sessions) = (wishes.context, wishes.sessions);
+    let most = [
+        ("prompt", prompt, context),
+        ("answer", answer, context),
+        ("depth", depth, context),
+        ("users", users, sessions),
+    ];
+    match most.into_iter().find(|(_, wanted, limit)| wanted > limit) {
+        Some((what, wanted, limit)) => Err(Error::Load { what, wanted, limit }),
+        None => Ok(()),
+    }
 }

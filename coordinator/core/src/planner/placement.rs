@@ -9,10 +9,12 @@ use super::{
     Host, Memory, Wishes,
     cut::{Stage, divide_threads},
     memory::read_per_token,
+    predict::{Prediction, StageTiming},
+    targets::Verdict,
 };
 
 /// Which stage holds what, and what the whole is good for.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Placement {
     /// The model's name, where its file has one.
     pub model: Option<String>,
@@ -42,8 +44,20 @@ pub struct Placement {
     pub key_value_per_token: u64,
     /// Bytes of one session's recurrent states on all stages.
     pub state_per_session: u64,
-    /// Bytes the host has for all of this.
+    /// Bytes that the host, or all devices, have for all of this.
     pub available: u64,
+    /// How fast it should be; `None` where speeds are not known.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub prediction: Option<Prediction>,
+    /// Whether the wished targets are met.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub targets: Vec<Verdict>,
+    /// Devices that hold nothing, and why.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub left_out: Vec<LeftOut>,
+    /// Why the placement is as it is.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub reasons: Vec<String>,
     /// What the user should know.
     pub notes: Vec<Note>,
 }
@@ -61,7 +75,7 @@ impl Placement {
 }
 
 /// What one stage holds.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct StagePlan {
     /// Its layers, of the main layers.
     pub layers: Range<usize>,
@@ -80,6 +94,33 @@ pub struct StagePlan {
     pub read_per_token: u64,
     /// Threads that compute for it.
     pub threads: usize,
+    /// The number of its device in the cluster; 0 where all stages share one host.
+    pub device: usize,
+    /// The name of its device.
+    pub device_name: String,
+    /// Where its device is; empty where all stages share one host.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub host: String,
+    /// Bytes that its device has.
+    pub device_memory: u64,
+    /// Bytes of them that stay free.
+    pub device_free: u64,
+    /// How long it should take; `None` where its device's speed is not known.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub timing: Option<StageTiming>,
+}
+
+/// A device that holds nothing.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct LeftOut {
+    /// Its number in the cluster.
+    pub device: usize,
+    /// Its name.
+    pub device_name: String,
+    /// Where it is.
+    pub host: String,
+    /// Why it is left out.
+    pub reason: String,
 }
 
 /// Something unusual about a placement that is not an error.
@@ -100,6 +141,16 @@ pub enum Note {
         /// Threads of the host.
         threads: usize,
     },
+    /// Something that the plan assumes of devices.
+    Assumed {
+        /// What.
+        text: String,
+    },
+    /// Devices whose speed is not known.
+    UnknownSpeed {
+        /// How many.
+        devices: usize,
+    },
 }
 
 impl fmt::Display for Note {
@@ -111,6 +162,13 @@ impl fmt::Display for Note {
             Self::SharedThreads { stages, threads } => {
                 write!(f, "{stages} stages share {threads} threads and take turns: fewer shards would be faster")
             }
+            Self::Assumed { text } => f.write_str(text),
+            Self::UnknownSpeed { devices: 1 } => {
+                f.write_str("the speed of a device is not known: it counts as no faster than the others")
+            }
+            Self::UnknownSpeed { devices } => {
+                write!(f, "the speed of {devices} devices is not known: they count as no faster than the others")
+            }
         }
     }
 }
@@ -120,12 +178,14 @@ fn type_name<S: Serializer>(kind: &KvType, serializer: S) -> Result<S::Ok, S::Er
     serializer.collect_str(kind)
 }
 
-/// Describes a division of the model that fits.
-pub(super) fn describe(shape: &ModelShape, stages: &[Stage], wishes: &Wishes, host: &Host) -> Placement {
+/// Describes a division of the model that fits into so many bytes; devices are left to the caller.
+pub(super) fn describe(shape: &ModelShape, stages: &[Stage], wishes: &Wishes, available: u64) -> Placement {
     let all = 0..shape.layers.len();
+    let (context, trained) = (wishes.context, shape.context_length);
+    let stretched = (context > trained).then_some(Note::StretchedContext { context, trained });
     Placement {
         model: shape.name.clone(),
-        stages: describe_stages(shape, stages, wishes, host),
+        stages: stages.iter().map(|stage| describe_stage(shape, stage, wishes)).collect(),
         context: wishes.context,
         sessions: wishes.sessions,
         page_tokens: wishes.page_tokens,
@@ -137,35 +197,47 @@ pub(super) fn describe(shape: &ModelShape, stages: &[Stage], wishes: &Wishes, ho
         value_type: wishes.value_type,
         key_value_per_token: shape.key_value_bytes_per_token(all.clone(), wishes.key_type, wishes.value_type),
         state_per_session: shape.state_bytes(all),
-        available: host.memory_bytes,
-        notes: notes(shape, wishes, host),
+        available,
+        prediction: None,
+        targets: Vec::new(),
+        left_out: Vec::new(),
+        reasons: Vec::new(),
+        notes: stretched.into_iter().collect(),
     }
 }
 
-fn describe_stages(shape: &ModelShape, stages: &[Stage], wishes: &Wishes, host: &Host) -> Vec<StagePlan> {
-    let costs: Vec<u64> = stages.iter().map(|stage| read_per_token(shape, stage)).collect();
-    let threads = divide_threads(&costs, host.threads);
-    let describe = |((stage, &read_per_token), threads): ((&Stage, &u64), usize)| {
-        let layers = &shape.layers[stage.layers.clone()];
-        let attention_layers = layers.iter().filter(|layer| layer.is_attention()).count();
-        StagePlan {
-            layers: stage.layers.clone(),
-            first: stage.first,
-            last: stage.last,
-            attention_layers,
-            recurrent_layers: layers.len() - attention_layers,
-            memory: Memory::of(shape, stage, wishes),
-            read_per_token,
-            threads,
-        }
-    };
-    stages.iter().zip(&costs).zip(threads).map(describe).collect()
+fn describe_stage(shape: &ModelShape, stage: &Stage, wishes: &Wishes) -> StagePlan {
+    let layers = &shape.layers[stage.layers.clone()];
+    let attention_layers = layers.iter().filter(|layer| layer.is_attention()).count();
+    StagePlan {
+        layers: stage.layers.clone(),
+        first: stage.first,
+        last: stage.last,
+        attention_layers,
+        recurrent_layers: layers.len() - attention_layers,
+        memory: Memory::of(shape, stage, wishes),
+        read_per_token: read_per_token(shape, stage),
+        threads: 0,
+        device: 0,
+        device_name: String::new(),
+        host: String::new(),
+        device_memory: 0,
+        device_free: 0,
+        timing: None,
+    }
 }
 
-fn notes(shape: &ModelShape, wishes: &Wishes, host: &Host) -> Vec<Note> {
-    let (context, trained) = (wishes.context, shape.context_length);
-    let (stages, threads) = (wishes.shards, host.threads);
-    let stretched = (context > trained).then_some(Note::StretchedContext { context, trained });
-    let shared = (stages > threads).then_some(Note::SharedThreads { stages, threads });
-    stretched.into_iter().chain(shared).collect()
+/// Describes stages that share the memory and the threads of one host.
+pub(super) fn on_one_host(shape: &ModelShape, stages: &[Stage], wishes: &Wishes, host: &Host) -> Placement {
+    let mut placement = describe(shape, stages, wishes, host.memory_bytes);
+    let reads: Vec<u64> = placement.stages.iter().map(|stage| stage.read_per_token).collect();
+    let free = host.memory_bytes.saturating_sub(placement.memory().total());
+    for (stage, threads) in placement.stages.iter_mut().zip(divide_threads(&reads, host.threads)) {
+        stage.threads = threads;
+        "cpu".clone_into(&mut stage.device_name);
+        (stage.device_memory, stage.device_free) = (host.memory_bytes, free);
+    }
+    let (stages, threads) = (stages.len(), host.threads);
+    placement.notes.extend((stages > threads).then_some(Note::SharedThreads { stages, threads }));
+    placement
 }

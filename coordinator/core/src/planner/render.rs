@@ -1,29 +1,23 @@
 //! A placement as people read it.
 
+mod devices;
+
 use std::fmt::Write as _;
 
 use super::{Memory, Placement, StagePlan};
 
-const COLUMNS: usize = 11;
-const HEADINGS: [&str; COLUMNS] = [
-    "stage",
-    "layers",
-    "attention",
-    "weights",
-    "KV",
-    "states",
-    "buffers",
-    "reserve",
-    "total",
-    "reads/token",
-    "threads",
-];
+/// Columns of a line.
+const LINE: usize = 100;
+const HEADINGS: [&str; 10] =
+    ["stage", "layers", "attn", "weights", "KV", "states", "buffers", "total", "reads/token", "threads"];
 
-/// A table of the stages, their sum, and what a token and a session cost.
+/// A table of the stages, their sum, and what a token and a session cost; for devices of their own also how fast each
+/// is, what the whole should reach, and why it is placed so.
 pub fn render(placement: &Placement) -> String {
     let mut text = headline(placement);
     text.push_str("\n\n");
-    text.push_str(&table(placement));
+    let has_devices = devices::are_told(placement);
+    text.push_str(&if has_devices { devices::memory(placement) } else { table(&one_host(placement)) });
     let _ = writeln!(
         text,
         "\nKV per token {}, state per session {}, {} pages of {} tokens, {} state slots",
@@ -38,8 +32,11 @@ pub fn render(placement: &Placement) -> String {
     let total = placement.memory().total();
     let free = placement.available.saturating_sub(total);
     let _ = writeln!(text, "{} of {} used, {} stay free", human(total), human(placement.available), human(free));
+    if has_devices {
+        text.push_str(&devices::speeds(placement));
+    }
     for note in &placement.notes {
-        let _ = writeln!(text, "note: {note}");
+        text.push_str(&wrapped(&format!("note: {note}")));
     }
     text
 }
@@ -54,7 +51,7 @@ fn headline(placement: &Placement) -> String {
     )
 }
 
-/// A name from a file, without anything that could steer a terminal.
+/// A name from a file or another host, without anything that could steer a terminal.
 fn printable(name: &str) -> String {
     name.chars().map(|char| if char.is_control() { '\u{fffd}' } else { char }).collect()
 }
@@ -64,42 +61,63 @@ fn counted(count: usize, what: &str) -> String {
     format!("{count} {what}{plural}")
 }
 
-fn table(placement: &Placement) -> String {
-    let mut rows = vec![HEADINGS.map(str::to_owned)];
-    rows.extend(placement.stages.iter().enumerate().map(|(index, stage)| stage_row(index, stage)));
-    rows.push(total_row(placement));
-    let widths: Vec<usize> =
-        (0..COLUMNS).map(|column| rows.iter().map(|row| row[column].chars().count()).max().unwrap_or(0)).collect();
-    rows.iter().map(|row| line(row, &widths)).collect()
+/// A sentence as lines of at most 100 columns, where its words allow that; those behind the first are indented.
+fn wrapped(sentence: &str) -> String {
+    let (mut text, mut column) = (String::new(), 0);
+    for word in sentence.split(' ') {
+        let length = word.chars().count();
+        if column > 0 && column + 1 + length > LINE {
+            text.push_str("\n    ");
+            column = 4;
+        } else if column > 0 {
+            text.push(' ');
+            column += 1;
+        }
+        text.push_str(word);
+        column += length;
+    }
+    text.push('\n');
+    text
 }
 
-fn line(row: &[String], widths: &[usize]) -> String {
-    let cells: Vec<String> = row.iter().zip(widths).map(|(cell, &width)| format!("{cell:>width$}")).collect();
-    format!("{}\n", cells.join("  "))
+/// Rows of cells, the first with headings, each column as wide as its widest cell and to the right.
+fn table<const COLUMNS: usize>(rows: &[[String; COLUMNS]]) -> String {
+    let width = |column: usize| rows.iter().map(|row| row[column].chars().count()).max().unwrap_or(0);
+    let widths: Vec<usize> = (0..COLUMNS).map(width).collect();
+    let line = |row: &[String; COLUMNS]| {
+        let cells: Vec<String> = row.iter().zip(&widths).map(|(cell, &width)| format!("{cell:>width$}")).collect();
+        format!("{}\n", cells.join("  "))
+    };
+    rows.iter().map(line).collect()
 }
 
-fn stage_row(index: usize, stage: &StagePlan) -> [String; COLUMNS] {
-    let layers = format!("{}-{}", stage.layers.start, stage.layers.end.saturating_sub(1));
-    row(index.to_string(), layers, stage.attention_layers, &stage.memory, stage.read_per_token, stage.threads)
-}
-
-fn total_row(placement: &Placement) -> [String; COLUMNS] {
+fn one_host(placement: &Placement) -> Vec<[String; 10]> {
     let stages = &placement.stages;
     let sum = |count: fn(&StagePlan) -> usize| stages.iter().map(count).sum::<usize>();
-    let reads = stages.iter().map(|stage| stage.read_per_token).sum();
-    let layers = sum(|stage| stage.layers.len()).to_string();
-    let memory = placement.memory();
-    row("all".to_owned(), layers, sum(|stage| stage.attention_layers), &memory, reads, sum(|stage| stage.threads))
+    let reads = |stage: &StagePlan| stage.read_per_token;
+    let mut rows = vec![HEADINGS.map(str::to_owned)];
+    rows.extend(stages.iter().enumerate().map(|(index, stage)| {
+        one_host_row(
+            index.to_string(),
+            layers(stage),
+            &stage.memory,
+            [stage.attention_layers, stage.threads],
+            reads(stage),
+        )
+    }));
+    let all = sum(|stage| stage.layers.len()).to_string();
+    let counts = [sum(|stage| stage.attention_layers), sum(|stage| stage.threads)];
+    rows.push(one_host_row("all".to_owned(), all, &placement.memory(), counts, stages.iter().map(reads).sum()));
+    rows
 }
 
-fn row(
+fn one_host_row(
     name: String,
     layers: String,
-    attention: usize,
     memory: &Memory,
+    [attention, threads]: [usize; 2],
     reads: u64,
-    threads: usize,
-) -> [String; COLUMNS] {
+) -> [String; 10] {
     [
         name,
         layers,
@@ -107,12 +125,20 @@ fn row(
         human(memory.weights),
         human(memory.key_value),
         human(memory.states),
-        human(memory.buffers),
-        human(memory.reserve),
+        human(working(memory)),
         human(memory.total()),
         human(reads),
         threads.to_string(),
     ]
+}
+
+/// What is neither weights nor memory of sessions.
+fn working(memory: &Memory) -> u64 {
+    memory.buffers.saturating_add(memory.reserve)
+}
+
+fn layers(stage: &StagePlan) -> String {
+    format!("{}-{}", stage.layers.start, stage.layers.end.saturating_sub(1))
 }
 
 /// Bytes in the unit that fits, with one decimal.
@@ -122,4 +148,21 @@ pub(super) fn human(bytes: u64) -> String {
         Some((unit, shift)) => format!("{:.1} {unit}", bytes as f64 / (1u64 << shift) as f64),
         None => format!("{bytes} B"),
     }
+}
+
+/// Seconds in the unit that fits, with three digits.
+pub(super) fn seconds(seconds: f64) -> String {
+    let (number, unit) = match seconds {
+        _ if seconds >= 1.0 => (seconds, "s"),
+        _ if seconds >= 1e-3 => (seconds * 1e3, "ms"),
+        _ => (seconds * 1e6, "us"),
+    };
+    let decimals = if number >= 100.0 {
+        0
+    } else if number >= 10.0 {
+        1
+    } else {
+        2
+    };
+    format!("{number:.decimals$} {unit}")
 }

@@ -37,7 +37,7 @@ fn random_limits(random: &mut Random) -> Limits {
         step_wanted: random.size(2, 9),
         credits: random.size(1, 2 * stages + 1),
         prefill_rows: random.size(16, 48),
-        step_target: Duration::from_micros(random.between(1_000, 20_000)),
+        prefill_percent: random.between(0, 300) as u32,
         gather: Duration::from_micros(random.between(0, 500)),
         run_ahead: random.once_in(2),
         ..Limits::new(stages, random.size(1, 8), pages, page_tokens, context)

@@ -77,7 +77,7 @@ impl Row {
         }
         let (finish, busy) = self.pass(step.id, &step.chunks, now);
         let results = step.chunks.iter().map(|chunk| self.compute(step.id, chunk)).collect();
-        let times = vec![StageTime { busy }; self.free.len()];
+        let times = vec![StageTime { busy, ..StageTime::default() }; self.free.len()];
         (finish, StepDone { epoch: step.epoch, step: step.id, results, times })
     }
 

@@ -1,8 +1,7 @@
 //! How well the row is used: runs without trouble, of which the figures are known.
 
-use std::time::Duration;
-
 use paceline_core::Limits;
+use paceline_core::limits::LEAST_PREFILL_ROWS;
 
 use crate::client::Plan;
 use crate::row::Costs;
@@ -75,20 +74,35 @@ fn stages_are_busy_while_prompts_wait() {
     for stages in [1, 2, 4] {
         let plans = (0..16).map(|_| plan(0, 3_000, 5)).collect();
         let world = run(limits(stages), plans);
-        assert!(busy(&world) > 0.95, "{stages} stages: {}", busy(&world));
+        // steps of prompts wait for one another where somebody decodes, and the row fills and empties once
+        assert!(busy(&world) > 0.92, "{stages} stages: {}", busy(&world));
     }
 }
 
 #[test]
-fn a_long_prompt_does_not_starve_those_who_decode() {
-    let plans = vec![plan(0, 10, 300), plan(1_000, 10, 300), plan(200_000, 4_000, 1)];
-    let limits = Limits { step_target: Duration::from_millis(30), ..limits(1) };
-    // a step of 512 rows of prompt would take more than 100 ms
-    let world = run_at(Costs { row: 200, ..COSTS }, limits, plans);
-    let steps = &world.row.decode_steps;
-    let longest = steps.iter().map(|(_, busy)| *busy).max().expect("steps with decode");
-    assert!(longest < 33_000, "{longest}");
-    // and the prompt was not put off: it took the share of the target that decode left
-    let shared = steps.iter().filter(|(_, busy)| *busy > 25_000).count();
-    assert!((30..50).contains(&shared), "{shared}");
+fn a_long_prompt_lengthens_the_steps_of_those_who_decode_by_its_share_only() {
+    for stages in [1, 2, 4] {
+        let decoding = (0..2 * stages as u64).map(|number| plan(number * 500, 10, 400));
+        let plans = decoding.chain([plan(400_000, 4_000, 1)]).collect();
+        // a step of 512 rows of prompt would take more than 100 ms
+        let world = run_at(Costs { row: 200, ..COSTS }, limits(stages), plans);
+        let steps = &world.row.decode_steps;
+        // prompts of the beginning aside, when it is not yet known what decode takes
+        let longest = steps.iter().skip(50).map(|(_, busy)| *busy).max().expect("steps with decode");
+        let (alone, least) = (5_000 + 200 * 2, 200 * LEAST_PREFILL_ROWS as u64);
+        assert!(longest <= alone + least.max(alone * 8 / 10) + 200, "{stages} stages: {longest}");
+        // and the prompt was not put off: it took its share of many steps
+        let shared = steps.iter().skip(50).filter(|(_, busy)| *busy > alone + 200).count();
+        assert!(shared > 100, "{stages} stages: {shared}");
+    }
+}
+
+#[test]
+fn sessions_that_come_together_are_spread_over_the_stages() {
+    for stages in [2, 4] {
+        let plans = (0..8).map(|_| plan(0, 30, 200)).collect();
+        let world = run(limits(stages), plans);
+        let share = world.row.busy.iter().map(|busy| *busy as f64 / world.now as f64).fold(1.0, f64::min);
+        assert!(share > 0.9, "{stages} stages: the least busy one computes {share} of the time");
+    }
 }

@@ -2,15 +2,30 @@
 
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use paceline_gguf::{Architecture, Experts, Gguf, Layer, LayerKind, ModelShape, Weights, testing::PublishedShape};
+use paceline_gguf::testing::{GgufWriter, PublishedShape};
+use paceline_gguf::{Architecture, Experts, Gguf, Layer, LayerKind, ModelShape, TensorType, Weights};
 use proptest::prelude::*;
 
 /// The shape of a published model, read from a file that is all holes.
 pub(super) fn published(shape: PublishedShape) -> ModelShape {
+    read(&shape.writer())
+}
+
+/// The same with all its matrices in one type.
+pub(super) fn published_as(shape: PublishedShape, kind: TensorType) -> ModelShape {
+    let mut writer = shape.writer();
+    for tensor in writer.tensors.iter_mut().filter(|tensor| tensor.type_id != TensorType::F32.id()) {
+        tensor.type_id = kind.id();
+        tensor.bytes = kind.bytes_for(tensor.dims.iter().product::<u64>() as usize) as u64;
+    }
+    read(&writer)
+}
+
+fn read(writer: &GgufWriter) -> ModelShape {
     static FILES: AtomicU32 = AtomicU32::new(0);
     let number = FILES.fetch_add(1, Ordering::Relaxed);
     let path = std::env::temp_dir().join(format!("paceline-planner-{}-{number}.gguf", std::process::id()));
-    shape.writer().write(&path).unwrap();
+    writer.write(&path).unwrap();
     let read = Gguf::open(&path).and_then(|gguf| ModelShape::read(&gguf));
     std::fs::remove_file(&path).unwrap();
     read.unwrap()
@@ -18,7 +33,7 @@ pub(super) fn published(shape: PublishedShape) -> ModelShape {
 
 /// Some weights; the bytes are what matters.
 fn weights(bytes: u64) -> Weights {
-    Weights { tensors: 1, parameters: bytes * 2, bytes }
+    Weights { tensors: 1, parameters: bytes * 2, bytes, packed: bytes + bytes / 30 }
 }
 
 fn layer() -> impl Strategy<Value = Layer> {
