@@ -7,113 +7,118 @@ use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use actix::{
-    Actor, ActorContext, Addr, AsyncContext, Context, Handler, Message, MessageResult, SpawnHandle, StreamHandler,
-};
+use actix::fut::{ActorStreamExt, WrapStream};
+use actix::{Actor, Addr, AsyncContext, Context, Handler, Message, SpawnHandle};
 use paceline_core::coordinator::{Action, Event};
+use paceline_core::limits::QUEUE;
 use paceline_core::session::{Event as SessionEvent, Goal, Request, TokenGoal};
-use paceline_core::{Coordinator, Limits, Session, Wish};
+use paceline_core::{Coordinator, Session, Wish};
 use paceline_proto::{Epoch, Frame, Payload, Reply, SamplingSettings, SessionId, Step};
-use paceline_text::{ChatTemplate, Detokenizer, TextStream, Tokenizer};
+use paceline_text::{Detokenizer, TextStream};
 use paceline_transport::FrameSender;
-use tokio::sync::{mpsc, oneshot};
+use tokio::sync::{mpsc, oneshot, watch};
+use tokio_stream::StreamExt;
 use tokio_stream::wrappers::ReceiverStream;
 use tracing::{debug, debug_span, error, warn};
 use uuid::Uuid;
 
 use crate::engine::{Answer, Engine, Generate, Generation, ModelCard, Sessions, Status, Update};
 use crate::error::{Error, Result};
+pub use crate::placement::actor::Control;
+use crate::placement::actor::GetStatus;
+use crate::placement::{Health, Placed, Service, Shards, StageCard};
 use crate::session::actor::{SessionActor, Times, ToSession};
 use crate::session::outbox::{Outbox, UPDATES};
 
 /// Messages per session that may wait in the coordinator's mailbox: its opening, a wish, and its leaving.
 const MESSAGES_PER_SESSION: usize = 4;
 
-/// The shards, as far as the coordinator controls them besides the steps.
-pub trait Shards: Send {
-    /// Voids a session's chunks on every stage, ahead of the frames under way.
-    fn cancel(&self, session: SessionId);
-}
-
-/// A loaded row of stages and the model's text side, from which an [`Engine`] is made.
-pub struct Row {
-    /// What clients may know of the model.
-    pub model: ModelCard,
-    /// The model's tokenizer.
-    pub tokenizer: Arc<Tokenizer>,
-    /// The model's chat template, where it has one.
-    pub template: Option<Arc<ChatTemplate>>,
-    /// Every bound.
-    pub limits: Limits,
-    /// The placement in force.
-    pub epoch: Epoch,
-    /// The link to the head.
-    pub head: Box<dyn FrameSender>,
-    /// What the stages answer.
-    pub replies: mpsc::Receiver<Reply>,
-    /// The shards.
-    pub shards: Box<dyn Shards>,
-}
-
-/// Controls the service from the outside.
-#[derive(Clone)]
-pub struct Control(Addr<CoordinatorActor>);
-
 /// The one actor that decides who runs and what goes into the next step.
 pub struct CoordinatorActor {
-    core: Coordinator,
+    pub(crate) core: Coordinator,
     actions: Vec<Action>,
-    row: Row,
+    service: Service,
+    /// What clients see of the model, with the context and the stages of the newest placement.
+    card: watch::Sender<Arc<ModelCard>>,
+    /// Placed in the beginning, until the actor runs.
+    first: Option<Placed>,
+    pub(crate) row: Option<Row>,
+    health: watch::Sender<Health>,
     sessions: HashMap<SessionId, Addr<SessionActor>>,
-    begun: Instant,
+    pub(crate) begun: Instant,
     tick: Option<(Duration, SpawnHandle)>,
     end_tokens: BTreeSet<u32>,
-    draining: bool,
-    drained: Vec<oneshot::Sender<()>>,
+    pub(crate) draining: bool,
+    pub(crate) stopped: bool,
+    pub(crate) drained: Vec<oneshot::Sender<()>>,
 }
 
-/// Starts the coordinator of a row; to be called inside a running actix system.
-pub fn start(row: Row) -> (Engine, Control) {
-    let (model, tokenizer, template) = (row.model.clone(), row.tokenizer.clone(), row.template.clone());
-    let address = CoordinatorActor::new(row).start();
+/// The placement in force.
+pub(crate) struct Row {
+    pub(crate) epoch: Epoch,
+    pub(crate) stages: Vec<StageCard>,
+    head: Box<dyn FrameSender>,
+    shards: Box<dyn Shards>,
+    /// Brings the replies.
+    stream: SpawnHandle,
+}
+
+/// Starts the coordinator; to be called inside a running actix system. Without a placement every request is refused
+/// with [`Error::Restoring`] until [`Control::replace`] brings one.
+///
+/// # Panics
+/// With a placement whose limits do not work.
+pub fn start(service: Service, placed: impl Into<Option<Placed>>) -> (Engine, Control) {
+    let placed = placed.into();
+    let card = placed.as_ref().map_or_else(|| service.model.clone(), |placed| placed.card(&service.model));
+    let (card, model) = watch::channel(Arc::new(card));
+    let (tokenizer, template) = (service.tokenizer.clone(), service.template.clone());
+    let actor = CoordinatorActor::new(service, placed, card);
+    let health = actor.health.subscribe();
+    let address = actor.start();
     let engine = Engine::new(model, tokenizer, template, Arc::new(address.clone()));
-    (engine, Control(address))
-}
-
-impl Control {
-    /// Admits nobody from now on, and waits until every session has ended.
-    pub async fn drain(&self) {
-        let (sender, receiver) = oneshot::channel();
-        if self.0.send(Drain(sender)).await.is_ok() {
-            // An error means that the coordinator is gone, and every session with it.
-            let _ = receiver.await;
-        }
-    }
-
-    /// Ends every session that still runs, and closes the row.
-    pub async fn stop(&self) {
-        if self.0.send(Stop).await.is_err() {
-            debug!("the coordinator is gone already");
-        }
-    }
+    (engine, Control::new(address, health))
 }
 
 impl CoordinatorActor {
-    fn new(row: Row) -> Self {
+    fn new(service: Service, placed: Option<Placed>, card: watch::Sender<Arc<ModelCard>>) -> Self {
+        let core = placed.as_ref().map_or_else(Coordinator::unplaced, |placed| {
+            placed.check(None).expect("a placement is checked where it is made");
+            Coordinator::new(placed.epoch, placed.limits.clone())
+        });
+        let epoch = placed.as_ref().map(|placed| placed.epoch).unwrap_or_default();
         Self {
-            core: Coordinator::new(row.epoch, row.limits.clone()),
             actions: Vec::new(),
+            card,
+            first: placed,
+            row: None,
+            health: watch::Sender::new(Health::of(epoch, core.broken())),
+            core,
             sessions: HashMap::new(),
             begun: Instant::now(),
             tick: None,
-            end_tokens: row.tokenizer.end_of_generation().iter().copied().collect(),
+            end_tokens: service.tokenizer.end_of_generation().iter().copied().collect(),
+            service,
             draining: false,
+            stopped: false,
             drained: Vec::new(),
-            row,
         }
     }
 
-    fn on(&mut self, event: Event, context: &mut Context<Self>) {
+    /// Takes over a placement's links. Those of the one before are dropped, and with them what is still under way.
+    pub(crate) fn install(&mut self, placed: Placed, context: &mut Context<Self>) {
+        self.card.send_replace(Arc::new(placed.card(&self.service.model)));
+        context.set_mailbox_capacity(MESSAGES_PER_SESSION * (placed.limits.slots + placed.limits.queue));
+        let Placed { epoch, head, replies, shards, stages, .. } = placed;
+        let replies = ReceiverStream::new(replies).map(Some).chain(tokio_stream::once(None));
+        let replies = replies.into_actor(self).map(move |reply, actor, context| actor.hear(epoch, reply, context));
+        let stream = context.spawn(replies.finish());
+        if let Some(old) = self.row.replace(Row { epoch, stages, head, shards, stream }) {
+            context.cancel_future(old.stream);
+        }
+    }
+
+    pub(crate) fn on(&mut self, event: Event, context: &mut Context<Self>) {
         let mut events = VecDeque::from([event]);
         while let Some(event) = events.pop_front() {
             let mut actions = std::mem::take(&mut self.actions);
@@ -122,7 +127,23 @@ impl CoordinatorActor {
             self.actions = actions;
         }
         self.set_tick(context);
+        self.report_health();
         self.report_drained();
+    }
+
+    /// Takes in what the row of `epoch` answers; `None` when all its stages have ended.
+    fn hear(&mut self, epoch: Epoch, reply: Option<Reply>, context: &mut Context<Self>) {
+        if self.row.as_ref().is_none_or(|row| row.epoch != epoch) {
+            return debug!(%epoch, "a reply of a placement that was replaced is ignored");
+        }
+        match reply {
+            Some(Reply::Done(done)) => self.on(Event::Done(done), context),
+            Some(Reply::Failed { stage, reason }) => {
+                error!(stage, reason, "a stage failed");
+                self.on(Event::Failed { stage, reason }, context);
+            }
+            None => self.on(Event::Failed { stage: 0, reason: "every stage has ended".to_owned() }, context),
+        }
     }
 
     /// Carries out one action; returns the event that it causes by failing.
@@ -144,7 +165,9 @@ impl CoordinatorActor {
                 failed
             }
             Action::Cancel { session } => {
-                self.row.shards.cancel(session);
+                if let Some(row) = &self.row {
+                    row.shards.cancel(session);
+                }
                 None
             }
             Action::Closed { session } => {
@@ -157,7 +180,10 @@ impl CoordinatorActor {
     fn send(&mut self, step: Step, rows: &[f32]) -> Option<Event> {
         let count: usize = step.chunks.iter().map(|chunk| chunk.input.rows()).sum();
         let payload = if rows.is_empty() { Payload::empty() } else { Payload::from_rows(rows.len() / count, rows) };
-        let sent = self.row.head.send(Frame { step, payload, times: Vec::new() });
+        let sent = match &mut self.row {
+            Some(row) => row.head.send(Frame { step, payload, times: Vec::new() }),
+            None => Err(paceline_transport::Error::Closed),
+        };
         sent.err().map(|error| Event::Failed { stage: 0, reason: error.to_string() })
     }
 
@@ -190,7 +216,20 @@ impl CoordinatorActor {
         });
     }
 
-    fn report_drained(&mut self) {
+    /// Tells whoever watches, when something has changed. A coordinator that was stopped is not broken.
+    fn report_health(&self) {
+        let Some(row) = self.row.as_ref().filter(|_| !self.stopped) else { return };
+        let broken = self.core.broken();
+        self.health.send_if_modified(|health| {
+            let same = health.epoch() == row.epoch && health.is_serving() == broken.is_none();
+            if !same {
+                *health = Health::of(row.epoch, broken);
+            }
+            !same
+        });
+    }
+
+    pub(crate) fn report_drained(&mut self) {
         if self.draining && self.sessions.is_empty() {
             for waiting in self.drained.drain(..) {
                 // Whoever no longer waits does not mind.
@@ -201,7 +240,7 @@ impl CoordinatorActor {
 
     fn session(&self, start: Start, address: Addr<Self>) -> Result<SessionActor> {
         let Start { id, request, updates, admitted } = start;
-        let detokenizer = Detokenizer::new(self.row.tokenizer.clone());
+        let detokenizer = Detokenizer::new(self.service.tokenizer.clone());
         let detokenizer = if request.show_special { detokenizer.with_special_tokens() } else { detokenizer };
         let text = TextStream::with_detokenizer(detokenizer, &request.stop)
             .map_err(|error| Error::Request { reason: error.to_string() })?;
@@ -210,7 +249,7 @@ impl CoordinatorActor {
             ignore_end: request.ignore_end,
             stop_tokens: BTreeSet::new(),
             max_tokens: request.max_tokens,
-            context: self.row.limits.context,
+            context: self.card.borrow().context,
         });
         let span = debug_span!("session", id = %id, prompt_tokens = request.prompt.len());
         let core = Session::new(Request { prompt: request.prompt, sampling: request.sampling, goal });
@@ -235,27 +274,10 @@ impl Actor for CoordinatorActor {
     type Context = Context<Self>;
 
     fn started(&mut self, context: &mut Self::Context) {
-        let sessions = self.row.limits.slots + self.row.limits.queue;
-        context.set_mailbox_capacity(MESSAGES_PER_SESSION * sessions);
-        let (_, closed) = mpsc::channel(1);
-        let replies = std::mem::replace(&mut self.row.replies, closed);
-        Self::add_stream(ReceiverStream::new(replies), context);
-    }
-}
-
-impl StreamHandler<Reply> for CoordinatorActor {
-    fn handle(&mut self, reply: Reply, context: &mut Self::Context) {
-        match reply {
-            Reply::Done(done) => self.on(Event::Done(done), context),
-            Reply::Failed { stage, reason } => {
-                error!(stage, reason, "a stage failed");
-                self.on(Event::Failed { stage, reason }, context);
-            }
+        context.set_mailbox_capacity(MESSAGES_PER_SESSION * QUEUE);
+        if let Some(placed) = self.first.take() {
+            self.install(placed, context);
         }
-    }
-
-    fn finished(&mut self, context: &mut Self::Context) {
-        self.on(Event::Failed { stage: 0, reason: "every stage has ended".to_owned() }, context);
     }
 }
 
@@ -307,61 +329,6 @@ impl Handler<Start> for CoordinatorActor {
         let session = self.session(start, context.address())?;
         self.sessions.insert(id, session.start());
         Ok(())
-    }
-}
-
-/// Asks how the service is doing.
-#[derive(Message)]
-#[rtype(result = "Status")]
-struct GetStatus;
-
-impl Handler<GetStatus> for CoordinatorActor {
-    type Result = MessageResult<GetStatus>;
-
-    fn handle(&mut self, _: GetStatus, _: &mut Self::Context) -> Self::Result {
-        let status = self.core.status();
-        MessageResult(Status {
-            running: status.running,
-            waiting: status.waiting,
-            pages_used: status.pages_used,
-            pages_reserved: status.pages_reserved,
-            pages: self.row.limits.pages,
-            steps_in_flight: status.steps_in_flight,
-            prefill_tokens: status.prefill_tokens,
-            decode_tokens: status.decode_tokens,
-            steps: status.steps,
-            ready: !self.draining && status.broken.is_none(),
-        })
-    }
-}
-
-/// Admits nobody from now on; answers when every session has ended.
-#[derive(Message)]
-#[rtype(result = "()")]
-struct Drain(oneshot::Sender<()>);
-
-impl Handler<Drain> for CoordinatorActor {
-    type Result = ();
-
-    fn handle(&mut self, Drain(sender): Drain, _: &mut Self::Context) {
-        self.draining = true;
-        self.drained.push(sender);
-        self.report_drained();
-    }
-}
-
-/// Ends every session and the row.
-#[derive(Message)]
-#[rtype(result = "()")]
-struct Stop;
-
-impl Handler<Stop> for CoordinatorActor {
-    type Result = ();
-
-    fn handle(&mut self, Stop: Stop, context: &mut Self::Context) {
-        self.draining = true;
-        self.on(Event::Failed { stage: 0, reason: Error::ShuttingDown.to_string() }, context);
-        context.stop();
     }
 }
 

@@ -6,9 +6,10 @@ use std::time::Duration;
 pub use paceline_core::session::Usage;
 use paceline_proto::{Logprobs, SamplingSettings, SessionId};
 use paceline_text::{ChatTemplate, Tokenizer};
-use tokio::sync::mpsc;
+use tokio::sync::{mpsc, watch};
 
 use crate::error::{Error, Result};
+pub use crate::status::{StageStatus, Status};
 
 /// What a client may know of the model.
 #[derive(Debug, Clone)]
@@ -118,31 +119,6 @@ pub struct Generation {
     pub updates: mpsc::Receiver<Update>,
 }
 
-/// How the service is doing right now.
-#[derive(Debug, Clone, Default, serde::Serialize)]
-pub struct Status {
-    /// Sessions that run.
-    pub running: usize,
-    /// Sessions that wait to be admitted.
-    pub waiting: usize,
-    /// Pages that running sessions hold.
-    pub pages_used: usize,
-    /// Pages promised to them beyond those.
-    pub pages_reserved: usize,
-    /// Pages there are.
-    pub pages: usize,
-    /// Steps in the row.
-    pub steps_in_flight: usize,
-    /// Prompt tokens computed since the start.
-    pub prefill_tokens: u64,
-    /// Tokens generated since the start.
-    pub decode_tokens: u64,
-    /// Steps sent since the start.
-    pub steps: u64,
-    /// Whether requests are admitted.
-    pub ready: bool,
-}
-
 /// Starts sessions; implemented by the coordinator actor's address.
 pub(crate) trait Sessions: Send + Sync {
     /// Starts a session, or says why not.
@@ -157,7 +133,7 @@ pub(crate) type Answer<T> = std::pin::Pin<Box<dyn Future<Output = Result<T>> + S
 /// One model, ready to answer. Cheap to clone.
 #[derive(Clone)]
 pub struct Engine {
-    model: Arc<ModelCard>,
+    model: watch::Receiver<Arc<ModelCard>>,
     tokenizer: Arc<Tokenizer>,
     template: Option<Arc<ChatTemplate>>,
     sessions: Arc<dyn Sessions>,
@@ -165,17 +141,17 @@ pub struct Engine {
 
 impl Engine {
     pub(crate) fn new(
-        model: ModelCard,
+        model: watch::Receiver<Arc<ModelCard>>,
         tokenizer: Arc<Tokenizer>,
         template: Option<Arc<ChatTemplate>>,
         sessions: Arc<dyn Sessions>,
     ) -> Self {
-        Self { model: Arc::new(model), tokenizer, template, sessions }
+        Self { model, tokenizer, template, sessions }
     }
 
-    /// The model it serves.
-    pub fn model(&self) -> &ModelCard {
-        &self.model
+    /// The model it serves, with the context and the stages of the newest placement.
+    pub fn model(&self) -> Arc<ModelCard> {
+        Arc::clone(&self.model.borrow())
     }
 
     /// The model's tokenizer.
@@ -207,7 +183,8 @@ impl Engine {
 
     /// Refuses what no model could answer, before it reaches the coordinator.
     fn check(&self, request: &Generate) -> Result<()> {
-        let vocabulary = self.model.vocabulary;
+        let model = self.model();
+        let vocabulary = model.vocabulary;
         let outside = request.prompt.iter().find(|token| **token as usize >= vocabulary);
         if let Some(token) = outside {
             return Err(Error::TokenOutOfRange { token: *token, vocabulary });
@@ -215,7 +192,7 @@ impl Engine {
         if request.prompt.is_empty() {
             return Err(Error::EmptyPrompt);
         }
-        let (tokens, context) = (request.prompt.len(), self.model.context);
+        let (tokens, context) = (request.prompt.len(), model.context);
         if tokens >= context && request.max_tokens != Some(0) {
             return Err(Error::ContextLength { tokens, context });
         }

@@ -55,6 +55,12 @@ pub enum Error {
     /// The service stops.
     #[error("the service is shutting down")]
     ShuttingDown,
+    /// Nothing runs until the stages are placed anew.
+    #[error("the service is being restored: {reason}; try again later")]
+    Restoring {
+        /// What happened.
+        reason: String,
+    },
     /// A stage failed.
     #[error("the answer could not be completed: {reason}")]
     Lost {

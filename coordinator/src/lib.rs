@@ -1,16 +1,20 @@
 //! The coordinator and session actors around the pure cores.
 //!
-//! Read [`Engine`] first: what the HTTP API and the command line use. This crate must never import a shard:
-//! they meet through steps, replies and links only.
+//! Read [`Engine`] first: what the HTTP API and the command line use. Whoever places stages reads [`placement`] and
+//! [`actor::Control`]. This crate must never import a shard: they meet through steps, replies and links only.
 
 pub mod actor;
 pub mod engine;
 mod error;
 pub mod metrics;
+pub mod placement;
 mod session;
+mod status;
 pub mod testing;
 
 pub use engine::{
-    Engine, FinishReason, Finished, Generate, Generation, ModelCard, Status, Timings, TokenUpdate, Update, Usage,
+    Engine, FinishReason, Finished, Generate, Generation, ModelCard, StageStatus, Status, Timings, TokenUpdate, Update,
+    Usage,
 };
 pub use error::{Error, Result};
+pub use placement::{Health, LinkCard, Placed, PlacementError, Service, Shards, StageCard};

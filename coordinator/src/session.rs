@@ -20,7 +20,8 @@ pub(crate) fn refused(refusal: Refusal) -> Error {
         other @ (Refusal::TooLong { .. } | Refusal::OverOwnLimit { .. }) => {
             Error::Request { reason: other.to_string() }
         }
-        other @ (Refusal::Duplicate { .. } | Refusal::Broken { .. }) => Error::Lost { reason: other.to_string() },
+        Refusal::Broken { reason } => Error::Restoring { reason },
+        other @ Refusal::Duplicate { .. } => Error::Lost { reason: other.to_string() },
     }
 }
 

@@ -3,7 +3,7 @@
 use std::sync::{Arc, Mutex, PoisonError};
 
 use paceline_text::{ChatTemplate, Tokenizer};
-use tokio::sync::{mpsc, oneshot};
+use tokio::sync::{mpsc, oneshot, watch};
 
 use crate::engine::{Answer, Engine, Generate, Generation, ModelCard, Sessions, Status};
 use crate::error::{Error, Result};
@@ -38,6 +38,8 @@ pub fn played_engine(
     let (sender, calls) = mpsc::channel(CALLS_WAITING);
     let status = Arc::new(Mutex::new(Status { ready: true, ..Status::default() }));
     let sessions = Arc::new(PlayedSessions { calls: sender, status: Arc::clone(&status) });
+    // Nobody sends another card: the last one stays readable.
+    let (_, model) = watch::channel(Arc::new(model));
     (Engine::new(model, tokenizer, template, sessions), Played { calls, status })
 }
 

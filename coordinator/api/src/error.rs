@@ -7,7 +7,7 @@ use paceline_coordinator::Error as EngineError;
 use paceline_text::Error as TextError;
 use serde_json::{Value, json};
 
-/// When a client may try again after the queue was full or too slow.
+/// When a client may try again after the queue was full or too slow, or while the stages are placed anew.
 const RETRY_AFTER_SECONDS: u64 = 2;
 
 /// The status of a client that left before its answer; it reaches only the metrics.
@@ -188,6 +188,7 @@ fn classify_engine(error: &EngineError) -> Class<'static> {
         }
         EngineError::QueueDeadline { .. } => Class::service(StatusCode::SERVICE_UNAVAILABLE, "queue_deadline"),
         EngineError::ShuttingDown => Class::service(StatusCode::SERVICE_UNAVAILABLE, "shutting_down"),
+        EngineError::Restoring { .. } => Class::service(StatusCode::SERVICE_UNAVAILABLE, "restoring"),
         EngineError::Lost { .. } => Class::service(StatusCode::INTERNAL_SERVER_ERROR, "answer_lost"),
         EngineError::ClientLeft => Class::request(
             StatusCode::from_u16(CLIENT_CLOSED_REQUEST).expect("499 is between 100 and 999"),
@@ -220,7 +221,9 @@ impl ResponseError for Error {
         let mut response = HttpResponse::build(self.status_code()).json(self.body());
         let headers = response.headers_mut();
         match self {
-            Self::Engine(EngineError::QueueFull { .. } | EngineError::QueueDeadline { .. }) => {
+            Self::Engine(
+                EngineError::QueueFull { .. } | EngineError::QueueDeadline { .. } | EngineError::Restoring { .. },
+            ) => {
                 headers.insert(header::RETRY_AFTER, HeaderValue::from(RETRY_AFTER_SECONDS));
             }
             Self::MethodNotAllowed { allowed, .. } => {

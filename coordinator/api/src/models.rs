@@ -9,13 +9,13 @@ use crate::server::Api;
 
 /// The models that can be asked for.
 pub(crate) async fn list(api: web::Data<Api>) -> HttpResponse {
-    HttpResponse::Ok().json(json!({ "object": "list", "data": [describe(api.engine.model())] }))
+    HttpResponse::Ok().json(json!({ "object": "list", "data": [describe(&api.engine.model())] }))
 }
 
 /// One model, by its name or an alias.
 pub(crate) async fn show(api: web::Data<Api>, id: web::Path<String>) -> Result<HttpResponse> {
     api.check_model(Some(&id))?;
-    Ok(HttpResponse::Ok().json(describe(api.engine.model())))
+    Ok(HttpResponse::Ok().json(describe(&api.engine.model())))
 }
 
 fn describe(model: &ModelCard) -> Value {

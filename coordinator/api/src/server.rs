@@ -121,6 +121,7 @@ fn pages(config: &mut web::ServiceConfig) {
         .service(page("/", web::get().to(status::hello), "GET"))
         .service(page("/health", web::get().to(status::health), "GET"))
         .service(page("/metrics", web::get().to(status::metrics), "GET"))
+        .service(page("/admin/v1/status", web::get().to(status::report), "GET"))
         .service(page("/v1/models", web::get().to(models::list), "GET"))
         .service(page("/v1/models/{id:.+}", web::get().to(models::show), "GET"))
         .service(page("/v1/chat/completions", web::post().to(chat::create), "POST"))

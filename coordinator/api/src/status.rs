@@ -1,13 +1,36 @@
-//! `GET /health`, `GET /metrics` and the list of pages at `GET /`.
+//! `GET /health`, `GET /admin/v1/status`, `GET /metrics` and the list of pages at `GET /`.
 
 use actix_web::http::StatusCode;
 use actix_web::{HttpRequest, HttpResponse, web};
 use metrics::{counter, gauge};
 use paceline_coordinator::Status;
+use serde::{Deserialize, Serialize};
 use serde_json::json;
 
 use crate::error::{Error, Result};
 use crate::server::Api;
+use crate::stage_metrics;
+
+/// What programs know this service by.
+pub const SERVICE: &str = "paceline";
+
+/// What `GET /admin/v1/status` answers.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct StatusReport {
+    /// [`SERVICE`].
+    pub service: String,
+    /// The program's version.
+    pub version: String,
+    /// The model's name.
+    pub model: String,
+    /// The model's architecture.
+    pub architecture: String,
+    /// Tokens of one session.
+    pub context: usize,
+    /// What the service is doing.
+    #[serde(flatten)]
+    pub status: Status,
+}
 
 /// Whether requests are served, for whoever sends or restarts.
 pub(crate) async fn health(api: web::Data<Api>) -> Result<HttpResponse> {
@@ -16,13 +39,29 @@ pub(crate) async fn health(api: web::Data<Api>) -> Result<HttpResponse> {
     Ok(HttpResponse::build(code).json(json!({ "status": status, "running": running, "waiting": waiting })))
 }
 
+/// What every stage holds and does, for people and programs that look after it.
+pub(crate) async fn report(api: web::Data<Api>) -> Result<HttpResponse> {
+    let status = api.engine.status().await?;
+    let model = api.engine.model();
+    Ok(HttpResponse::Ok().json(StatusReport {
+        service: SERVICE.to_owned(),
+        version: env!("CARGO_PKG_VERSION").to_owned(),
+        model: model.id.clone(),
+        architecture: model.architecture.clone(),
+        context: model.context,
+        status,
+    }))
+}
+
 /// All metrics of the process, in the text form of Prometheus.
 pub(crate) async fn metrics(api: web::Data<Api>, request: HttpRequest) -> Result<HttpResponse> {
     let Some(handle) = &api.config.metrics else {
         return Err(Error::UnknownRoute { method: request.method().clone(), path: request.path().to_owned() });
     };
-    measure(&api.engine.status().await?);
-    Ok(HttpResponse::Ok().content_type("text/plain; version=0.0.4; charset=utf-8").body(handle.render()))
+    let status = api.engine.status().await?;
+    measure(&status);
+    let text = handle.render() + &stage_metrics::render(&status);
+    Ok(HttpResponse::Ok().content_type("text/plain; version=0.0.4; charset=utf-8").body(text))
 }
 
 /// The state of the engine at this moment.
@@ -31,10 +70,16 @@ fn measure(status: &Status) {
     gauge!("paceline_sessions_waiting").set(status.waiting as f64);
     gauge!("paceline_pages_used").set(status.pages_used as f64);
     gauge!("paceline_pages").set(status.pages as f64);
+    gauge!("paceline_pages_reserved").set(status.pages_reserved as f64);
+    gauge!("paceline_slots").set(status.slots as f64);
     gauge!("paceline_steps_in_flight").set(status.steps_in_flight as f64);
+    gauge!("paceline_credits").set(status.credits as f64);
+    gauge!("paceline_epoch").set(f64::from(status.epoch));
     gauge!("paceline_ready").set(f64::from(u8::from(status.ready)));
     counter!("paceline_prefill_tokens_total").absolute(status.prefill_tokens);
     counter!("paceline_decode_tokens_total").absolute(status.decode_tokens);
+    counter!("paceline_steps_total").absolute(status.steps);
+    counter!("paceline_sessions_admitted_total").absolute(status.admitted);
 }
 
 /// What there is.
@@ -49,7 +94,8 @@ pub(crate) async fn hello(api: web::Data<Api>) -> HttpResponse {
          POST /tokenize              text or messages to tokens\n\
          POST /detokenize            tokens to text\n\
          GET  /health                whether requests are served\n\
-         GET  /metrics               metrics for Prometheus\n",
+         GET  /metrics               metrics for Prometheus\n\
+         GET  /admin/v1/status       what every stage holds and does\n",
         env!("CARGO_PKG_VERSION"),
         model.id,
     ))

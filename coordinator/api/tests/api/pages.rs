@@ -1,8 +1,9 @@
 //! The small pages, and who may see them.
 
 use metrics_exporter_prometheus::PrometheusBuilder;
-use paceline_api::{ApiConfig, ApiKeys};
-use paceline_coordinator::{FinishReason, Status};
+use paceline_api::{ApiConfig, ApiKeys, SERVICE, StatusReport};
+use paceline_coordinator::placement::{MemoryBytes, StageMemory};
+use paceline_coordinator::{FinishReason, LinkCard, StageCard, StageStatus, Status};
 use serde_json::json;
 
 use crate::client::Client;
@@ -61,12 +62,45 @@ async fn health_follows_the_engine() {
     assert_eq!((response.status, response.json()), (503, json!({ "status": "loading", "running": 0, "waiting": 0 })));
 }
 
+/// Two stages, the first with a name that tries to break out of its quotes.
+fn busy_status() -> Status {
+    let weights = MemoryBytes { weights: 100, ..MemoryBytes::default() };
+    let link = LinkCard { carrier: "quic".to_owned(), round_trip_micros: Some(250), bytes_per_second: None };
+    let card = StageCard {
+        host: "a\"\n\\b".to_owned(),
+        device: "cpu".to_owned(),
+        layers: 0..4,
+        memory: StageMemory { planned: weights, actual: weights },
+        link: Some(link),
+        ..StageCard::default()
+    };
+    let last = StageCard { index: 1, host: "far".to_owned(), device: "cpu".to_owned(), ..StageCard::default() };
+    let first = StageStatus { card, steps: 7, busy_micros: 2_500_000, idle_micros: 1, sent_bytes: 4096 };
+    let stages = vec![first, StageStatus { card: last, ..StageStatus::default() }];
+    Status { ready: true, epoch: 4, credit_wait_seconds: 1.5, uptime_seconds: 60.25, stages, ..Status::default() }
+}
+
+#[tokio::test]
+async fn the_status_says_what_every_stage_holds_and_does() {
+    let service = Service::start(ApiConfig::default());
+    *service.played.status.lock().unwrap() = busy_status();
+    let response = service.get("/admin/v1/status").await;
+    assert_eq!(response.status, 200);
+    let report: StatusReport = serde_json::from_str(&response.body).unwrap();
+    assert_eq!((report.service.as_str(), report.model.as_str(), report.context), (SERVICE, "played", 4096));
+    assert_eq!(report.status, busy_status());
+    let stage = &response.json()["stages"][0];
+    assert_eq!((&stage["layers"], &stage["busy_micros"]), (&json!({ "start": 0, "end": 4 }), &json!(2_500_000)));
+    assert_eq!(stage["link"]["carrier"], "quic");
+    assert_eq!(service.exchange("/admin/v1/status", "{}").await.status, 405);
+}
+
 #[tokio::test]
 async fn requests_and_the_engine_are_measured() {
     // The recorder is the process's, so other tests are counted too, on other pages.
     let handle = PrometheusBuilder::new().install_recorder().unwrap();
     let mut service = Service::start(ApiConfig { metrics: Some(handle), ..ApiConfig::default() });
-    *service.played.status.lock().unwrap() = Status { running: 3, decode_tokens: 77, ..Status::default() };
+    *service.played.status.lock().unwrap() = Status { running: 3, decode_tokens: 77, steps: 9, ..busy_status() };
     assert_eq!(service.get("/no/such/page").await.status, 404);
     let mut client = service.post("/v1/completions", r#"{"prompt": "a"}"#).await;
     answer(service.call().await, "b", FinishReason::EndToken).await;
@@ -79,6 +113,16 @@ async fn requests_and_the_engine_are_measured() {
         r#"paceline_http_requests_total{endpoint="/v1/completions",status="200"}"#,
         r#"paceline_http_request_seconds_count{endpoint="/v1/completions"}"#,
         "paceline_http_requests_in_flight",
+        "paceline_steps_total 9",
+        "# TYPE paceline_credit_wait_seconds_total counter\npaceline_credit_wait_seconds_total 1.5",
+        "# TYPE paceline_stage_busy_seconds_total counter",
+        r#"paceline_stage_busy_seconds_total{stage="0",host="a\"\n\\b",device="cpu"} 2.5"#,
+        r#"paceline_stage_busy_seconds_total{stage="1",host="far",device="cpu"} 0"#,
+        r#"paceline_stage_idle_seconds_total{stage="0",host="a\"\n\\b",device="cpu"} 0.000001"#,
+        r#"paceline_stage_sent_bytes_total{stage="0",host="a\"\n\\b",device="cpu"} 4096"#,
+        r#"paceline_stage_steps_total{stage="0",host="a\"\n\\b",device="cpu"} 7"#,
+        r#"paceline_link_round_trip_seconds{stage="0",host="a\"\n\\b",device="cpu"} 0.00025"#,
+        r#"paceline_stage_memory_bytes{stage="0",host="a\"\n\\b",device="cpu",kind="weights"} 100"#,
     ] {
         assert!(metrics.contains(line), "{line} is not in\n{metrics}");
     }
@@ -92,9 +136,16 @@ async fn without_a_recorder_there_is_no_metrics_page() {
 #[tokio::test]
 async fn the_first_page_lists_the_others() {
     let body = Service::start(ApiConfig::default()).get("/").await.body;
-    for path in
-        ["/v1/chat/completions", "/v1/completions", "/v1/models", "/tokenize", "/detokenize", "/health", "/metrics"]
-    {
+    for path in [
+        "/v1/chat/completions",
+        "/v1/completions",
+        "/v1/models",
+        "/tokenize",
+        "/detokenize",
+        "/health",
+        "/metrics",
+        "/admin/v1/status",
+    ] {
         assert!(body.contains(path), "{path} is not in\n{body}");
     }
 }
@@ -107,6 +158,9 @@ async fn keys_open_everything_but_health_which_is_open() {
         ("/v1/models", "", 401),
         ("/", "", 401),
         ("/no/such/page", "", 401),
+        ("/admin/v1/status", "", 401),
+        ("/metrics", "", 401),
+        ("/admin/v1/status", "Authorization: Bearer secret\r\n", 200),
         ("/v1/models", "Authorization: Bearer wrong\r\n", 401),
         ("/v1/models", "Authorization: Bearer secret\r\n", 200),
         ("/v1/models", "X-Api-Key: other\r\n", 200),

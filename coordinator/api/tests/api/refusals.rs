@@ -209,6 +209,7 @@ async fn what_the_engine_refuses() {
         (Error::Request { reason: "top_p is 2".to_owned() }, 400, "invalid_value", Value::Null, "top_p is 2"),
         (Error::QueueDeadline { seconds: 30 }, 503, "queue_deadline", Value::Null, "30 s"),
         (Error::ShuttingDown, 503, "shutting_down", Value::Null, "shutting down"),
+        (Error::Restoring { reason: "stage 4".to_owned() }, 503, "restoring", Value::Null, "stage 4"),
         (Error::Lost { reason: "stage 3".to_owned() }, 500, "answer_lost", Value::Null, "stage 3"),
     ] {
         for body in [r#"{"prompt": "a"}"#, r#"{"prompt": "a", "stream": true}"#] {
@@ -222,11 +223,13 @@ async fn what_the_engine_refuses() {
 }
 
 #[tokio::test]
-async fn a_full_queue_says_when_to_come_back() {
+async fn a_full_queue_or_a_broken_row_says_when_to_come_back() {
     let mut service = Service::start(ApiConfig::default());
-    for (error, status) in
-        [(Error::QueueFull { waiting: 64, limit: 64 }, 429), (Error::QueueDeadline { seconds: 9 }, 503)]
-    {
+    for (error, status) in [
+        (Error::QueueFull { waiting: 64, limit: 64 }, 429),
+        (Error::QueueDeadline { seconds: 9 }, 503),
+        (Error::Restoring { reason: "stage 4".to_owned() }, 503),
+    ] {
         let mut client = service.post(TEXT, r#"{"prompt": "a", "stream": true}"#).await;
         service.call().await.answer.send(Err(error)).unwrap();
         let response = patient(client.response()).await;
