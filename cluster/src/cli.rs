@@ -1,10 +1,19 @@
 //! The command line. Every flag is also a key of `--config FILE.toml` (see [`crate::config`]).
 
+mod cluster;
+mod simulate;
+mod status;
+
 use std::net::IpAddr;
 use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
+use paceline_core::planner::{DeviceGroup, LinkSpeed, Targets};
 use paceline_gguf::KvType;
+
+pub(crate) use cluster::{CoordinatorArgs, LinkChoice, ShardArgs, TokenArgs, TokenCommand};
+pub(crate) use simulate::{HardwareArgs, PlacesArgs, SimulateArgs};
+pub(crate) use status::{ServerArgs, StatusArgs, TopArgs};
 
 /// Serves one large language model from every device you have.
 #[derive(Debug, Parser)]
@@ -26,10 +35,22 @@ pub(crate) struct Cli {
 pub(crate) enum Command {
     /// Answer requests over HTTP.
     Serve(ServeArgs),
+    /// Wait for shards, cut the model over them, and answer requests over HTTP.
+    Coordinator(CoordinatorArgs),
+    /// Join a coordinator and run a part of its model.
+    Shard(ShardArgs),
+    /// List, make and revoke the tokens with which shards join.
+    Token(TokenArgs),
+    /// Say what every stage of a running service holds and does.
+    Status(StatusArgs),
+    /// Show a running service on the whole terminal, second by second.
+    Top(TopArgs),
     /// Print one answer.
     Run(RunArgs),
     /// Say what a model needs and where its layers would go, without loading it.
     Plan(PlanArgs),
+    /// Say how a service would do on described devices, under a virtual clock.
+    Simulate(Box<SimulateArgs>),
     /// Measure prefill and decode.
     Bench(BenchArgs),
 }
@@ -122,6 +143,13 @@ pub(crate) struct ServeArgs {
     pub(crate) layout: LayoutArgs,
     #[command(flatten)]
     pub(crate) compute: ComputeArgs,
+    #[command(flatten)]
+    pub(crate) api: ApiArgs,
+}
+
+/// How requests are answered.
+#[derive(Debug, Clone, Args)]
+pub(crate) struct ApiArgs {
     /// Address to listen on; anything but loopback needs --api-key.
     #[arg(long, default_value = "127.0.0.1")]
     pub(crate) host: IpAddr,
@@ -200,14 +228,30 @@ pub(crate) struct RunArgs {
 
 /// `paceline plan`.
 #[derive(Debug, Args)]
+#[command(mut_arg("shards", |shards| shards.default_value("0").hide_default_value(true).help(
+    "Cut the model into this many stages [default: 1 on this host, else as many as make the row fastest]"
+)))]
 pub(crate) struct PlanArgs {
     #[command(flatten)]
     pub(crate) model: ModelArgs,
     #[command(flatten)]
     pub(crate) layout: LayoutArgs,
     /// Memory to plan for, in GiB [default: what this host has free].
-    #[arg(long, value_name = "GIB")]
+    #[arg(long, value_name = "GIB", conflicts_with = "device")]
     pub(crate) memory: Option<f64>,
+    /// Plan for these devices instead of this host, such as "8x 24GiB 1008GB/s" or "cpu 64GiB 40GB/s @hostb"; may be
+    /// given several times.
+    #[arg(long, value_name = "DEVICES", conflicts_with = "threads")]
+    pub(crate) device: Vec<DeviceGroup>,
+    /// The network between their hosts, such as "10Gb/s 100us".
+    #[arg(long, value_name = "LINK", requires = "device")]
+    pub(crate) network: Option<LinkSpeed>,
+    /// Say whether these are met and what would meet them, such as "first-token<800ms decode>20 users=3 prompt=2000".
+    #[arg(long, value_name = "TARGETS", requires = "device")]
+    pub(crate) target: Option<Targets>,
+    /// Make one user's tokens as fast as possible, rather than all users' together.
+    #[arg(long, requires = "device")]
+    pub(crate) one_user: bool,
     /// Print the plan as JSON.
     #[arg(long)]
     pub(crate) json: bool,

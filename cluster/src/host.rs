@@ -1,5 +1,6 @@
 //! What this host has: cores and memory.
 
+use std::net::{IpAddr, Ipv4Addr, SocketAddr, UdpSocket};
 use std::path::Path;
 
 /// Cores that this process may use.
@@ -31,6 +32,35 @@ fn numbers_in(list: &str) -> Option<Vec<usize>> {
         numbers.extend(first.parse::<usize>().ok()?..=last.parse().ok()?);
     }
     Some(numbers)
+}
+
+/// The name of this host; `localhost` where the system does not say.
+pub(crate) fn name() -> String {
+    let name = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
+    let name = name.trim();
+    if name.is_empty() { "localhost".to_owned() } else { name.to_owned() }
+}
+
+/// The address at which others reach a socket that is bound to `address`: where that is every address, the one that
+/// leads out of this host, or else loopback.
+pub(crate) fn reachable(address: SocketAddr) -> SocketAddr {
+    if !address.ip().is_unspecified() {
+        return address;
+    }
+    // Nothing is sent: connecting a UDP socket only asks the system for the way.
+    let outward = || {
+        let socket = UdpSocket::bind(("0.0.0.0", 0)).ok()?;
+        socket.connect(("192.0.2.1", 9)).ok()?;
+        Some(socket.local_addr().ok()?.ip())
+    };
+    SocketAddr::new(outward().unwrap_or(IpAddr::V4(Ipv4Addr::LOCALHOST)), address.port())
+}
+
+/// Bytes of memory that this process occupies now.
+pub(crate) fn resident_memory() -> Option<u64> {
+    let status = std::fs::read_to_string("/proc/self/status").ok()?;
+    let kibibytes = status.lines().find_map(|line| line.strip_prefix("VmRSS:"))?.trim().trim_end_matches("kB").trim();
+    kibibytes.parse::<u64>().ok()?.checked_mul(1024)
 }
 
 /// Bytes of memory that this process may still take: what the system has available, or what its control group

@@ -29,22 +29,10 @@ pub(crate) fn plan(
 ) -> Result<Plan> {
     let prefill_rows = compute.map(|compute| compute.prefill_chunk);
     let placement = placement(gguf, model, layout, prefill_rows, None)?;
-    let stages = placement.stages.len();
-    let Placement { slots, pages, page_tokens, context, step_rows, step_wanted, .. } = placement;
-    let mut limits = Limits::new(stages, slots, pages, page_tokens, context);
-    limits.step_rows = step_rows;
-    limits.step_wanted = step_wanted;
-    limits.prefill_rows = prefill_rows.unwrap_or(limits.prefill_rows);
+    let limits = limits(&placement, prefill_rows);
     limits.check()?;
-    let memory = MemorySpec {
-        page_tokens,
-        pages,
-        slots,
-        key_type: placement.key_type,
-        value_type: placement.value_type,
-        rows: step_rows,
-        wanted: step_wanted,
-    };
+    let Placement { page_tokens, pages, slots, key_type, value_type, step_rows, step_wanted, .. } = placement;
+    let memory = MemorySpec { page_tokens, pages, slots, key_type, value_type, rows: step_rows, wanted: step_wanted };
     Ok(Plan {
         model: gguf.clone(),
         names: vec![model::name(model)],
@@ -59,6 +47,13 @@ pub(crate) fn plan(
     })
 }
 
+/// The bounds of a row that is laid out so.
+pub(crate) fn limits(placement: &Placement, prefill_rows: Option<usize>) -> Limits {
+    let Placement { slots, pages, page_tokens, context, step_rows, step_wanted, .. } = *placement;
+    let usual = Limits::new(placement.stages.len(), slots, pages, page_tokens, context);
+    Limits { step_rows, step_wanted, prefill_rows: prefill_rows.unwrap_or(usual.prefill_rows), ..usual }
+}
+
 /// Where the layers go, in `memory` bytes or in what this host has free.
 pub(crate) fn placement(
     gguf: &Gguf,
@@ -68,6 +63,21 @@ pub(crate) fn placement(
     memory: Option<u64>,
 ) -> Result<Placement> {
     let shape = ModelShape::read(gguf)?;
+    let wishes = wishes(&shape, model, layout, prefill_rows)?;
+    let host = Host {
+        memory_bytes: memory.or_else(|| Some(host::available_memory()?.saturating_sub(MARGIN))).unwrap_or(u64::MAX),
+        threads: layout.threads.unwrap_or_else(host::cores),
+    };
+    planner::plan(&shape, &wishes, &host).context("the model cannot be placed")
+}
+
+/// What the flags ask of a placement.
+pub(crate) fn wishes(
+    shape: &ModelShape,
+    model: &ModelArgs,
+    layout: &LayoutArgs,
+    prefill_rows: Option<usize>,
+) -> Result<Wishes> {
     let context = layout.ctx.unwrap_or_else(|| shape.context_length.min(USUAL_CONTEXT));
     let mut wishes = Wishes::new(layout.shards, context, layout.sessions);
     if let Some(rows) = prefill_rows {
@@ -80,11 +90,7 @@ pub(crate) fn placement(
     wishes.key_type = layout.key_type();
     wishes.value_type = layout.value_type();
     wishes.scaled_rope = model.yarn_factor.is_some() || model.rope_freq_base.is_some();
-    let host = Host {
-        memory_bytes: memory.or_else(|| Some(host::available_memory()?.saturating_sub(MARGIN))).unwrap_or(u64::MAX),
-        threads: layout.threads.unwrap_or_else(host::cores),
-    };
-    planner::plan(&shape, &wishes, &host).context("the model cannot be placed")
+    Ok(wishes)
 }
 
 /// The text of the chat template that replaces the model's.

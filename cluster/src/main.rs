@@ -6,14 +6,25 @@
 mod bench;
 mod cli;
 mod config;
+mod control;
+mod coordinator;
 mod host;
+mod http;
 mod layout;
+mod link;
 mod model;
+mod pieces;
 mod plan;
 mod row;
 mod run;
 mod serve;
+mod shard;
+mod simulate;
+mod state;
+mod status;
 mod text;
+mod token;
+mod top;
 
 use std::io::Write;
 use std::process::ExitCode;
@@ -46,8 +57,14 @@ fn start() -> anyhow::Result<ExitCode> {
     log(cli.verbose);
     match cli.command {
         Command::Serve(arguments) => serve::serve(&arguments)?,
+        Command::Coordinator(arguments) => coordinator::coordinator(&arguments)?,
+        Command::Shard(arguments) => shard::shard(&arguments)?,
+        Command::Token(arguments) => token::token(&arguments)?,
+        Command::Status(arguments) => status::status(&arguments)?,
+        Command::Top(arguments) => top::top(&arguments)?,
         Command::Run(arguments) => run::run(arguments)?,
         Command::Plan(arguments) => plan::plan(&arguments)?,
+        Command::Simulate(arguments) => simulate::simulate(&arguments)?,
         Command::Bench(arguments) => bench::bench(&arguments)?,
     }
     Ok(ExitCode::SUCCESS)

@@ -25,6 +25,11 @@ pub(crate) fn open(arguments: &ModelArgs) -> Result<Arc<Gguf>> {
     Ok(Arc::new(gguf))
 }
 
+/// The model inside this program, and its name.
+pub(crate) fn embedded() -> (&'static [u8], &'static str) {
+    (TINY_HYBRID, TINY_HYBRID_NAME)
+}
+
 /// The model's name in the API, if no alias is given.
 pub(crate) fn name(arguments: &ModelArgs) -> String {
     let stem = arguments.model.as_deref().and_then(Path::file_stem);

@@ -4,20 +4,20 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use actix::{Actor, Addr};
 use anyhow::{Context, Result, ensure};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use paceline_compute::cpu::CpuDevice;
 use paceline_compute::cpu::simd::Isa;
 use paceline_compute::device::{Description, Device, MemorySpec, MemoryUse};
-use paceline_coordinator::actor::{Control, Row, Shards};
-use paceline_coordinator::{Engine, ModelCard};
+use paceline_coordinator::actor::Control;
+use paceline_coordinator::placement::{MemoryBytes, StageMemory};
+use paceline_coordinator::{Engine, LinkCard, ModelCard, Placed, Service, Shards, StageCard};
 use paceline_core::Limits;
 use paceline_core::planner::{Placement, StagePlan};
 use paceline_gguf::{Gguf, ModelShape};
 use paceline_model::{Overrides, StageLayers};
 use paceline_proto::{Epoch, SessionId};
-use paceline_shard::actor::{Cancel, ShardActor};
+use paceline_shard::actor::{self, Shard};
 use paceline_shard::worker::Links;
 use paceline_shard::{Feedback, Place, Stage, feedback};
 use paceline_text::{ChatTemplate, Tokenizer};
@@ -29,6 +29,8 @@ use crate::{cli, host};
 
 /// Threads of the runtime: they only wait for sockets and timers.
 const WORKERS: usize = 2;
+/// The node of stages that run in the coordinator's process.
+const LOCAL_NODE: &str = "local";
 
 /// Everything that a row is made from.
 pub(crate) struct Plan {
@@ -70,15 +72,15 @@ impl Plan {
     }
 }
 
-/// A stage as it was loaded, for the summary.
+/// A stage as it was loaded.
 #[derive(Debug, Clone)]
-pub(crate) struct LoadedAs {
+struct LoadedAs {
     /// Its layers.
-    pub(crate) layers: Range<usize>,
+    layers: Range<usize>,
     /// Its device.
-    pub(crate) device: Description,
+    device: Description,
     /// What it occupies.
-    pub(crate) memory: MemoryUse,
+    memory: MemoryUse,
 }
 
 /// Stages in memory, not yet running.
@@ -87,8 +89,8 @@ pub(crate) struct Loaded {
     stages: Vec<Stage>,
     tokenizer: Arc<Tokenizer>,
     template: Option<Arc<ChatTemplate>>,
-    /// For the summary.
-    pub(crate) summary: Vec<LoadedAs>,
+    /// What is known of each stage.
+    pub(crate) cards: Vec<StageCard>,
 }
 
 /// A row at work.
@@ -111,7 +113,7 @@ pub(crate) fn system() -> Result<actix::SystemRunner> {
 /// Loads every stage of the plan, all at once.
 pub(crate) fn load(plan: Plan) -> Result<Loaded> {
     let tokenizer = Arc::new(Tokenizer::from_gguf(&plan.model).context("cannot use the model's vocabulary")?);
-    let template = chat_template(&plan, &tokenizer)?;
+    let template = chat_template(&plan.model, plan.template.as_deref(), &tokenizer)?;
     let bar = progress_bar(&plan);
     let count = plan.placement.stages.len();
     let mut feedbacks = feedbacks(count, plan.limits.credits * plan.limits.step_wanted);
@@ -128,8 +130,9 @@ pub(crate) fn load(plan: Plan) -> Result<Loaded> {
         threads.into_iter().map(join).collect()
     });
     bar.finish_and_clear();
-    let (stages, summary) = loaded.into_iter().collect::<Result<Vec<_>>>()?.into_iter().unzip();
-    Ok(Loaded { plan, stages, tokenizer, template, summary })
+    let (stages, loaded): (Vec<_>, Vec<_>) = loaded.into_iter().collect::<Result<Vec<_>>>()?.into_iter().unzip();
+    let cards = loaded.iter().enumerate().map(|(index, loaded)| stage_card(&plan, index, loaded)).collect();
+    Ok(Loaded { plan, stages, tokenizer, template, cards })
 }
 
 fn load_stage(plan: &Plan, index: usize, feedback: Feedback, bar: &ProgressBar) -> Result<(Stage, LoadedAs)> {
@@ -166,12 +169,17 @@ fn feedbacks(stages: usize, results: usize) -> Vec<Option<Feedback>> {
     ends
 }
 
-fn chat_template(plan: &Plan, tokenizer: &Tokenizer) -> Result<Option<Arc<ChatTemplate>>> {
-    match ChatTemplate::from_gguf(&plan.model, plan.template.as_deref(), tokenizer) {
+/// The model's chat template, or the one that replaces it.
+pub(crate) fn chat_template(
+    model: &Gguf,
+    replacement: Option<&str>,
+    tokenizer: &Tokenizer,
+) -> Result<Option<Arc<ChatTemplate>>> {
+    match ChatTemplate::from_gguf(model, replacement, tokenizer) {
         Ok(template) => Ok(Some(Arc::new(template))),
         // A model without a template still completes texts; asking it to chat gives this very error.
         Err(paceline_text::Error::NoChatTemplate) => Ok(None),
-        Err(error) if plan.template.is_none() => {
+        Err(error) if replacement.is_none() => {
             warn!(%error, "the model's chat template cannot be used; give one with --chat-template");
             Ok(None)
         }
@@ -198,14 +206,14 @@ pub(crate) fn kernels(isa: cli::Isa) -> Isa {
 }
 
 /// The shards of this process, as the coordinator controls them.
-struct LocalShards(Vec<Addr<ShardActor>>);
+struct LocalShards(Vec<Shard>);
 
 impl Shards for LocalShards {
     fn cancel(&self, session: SessionId) {
         for shard in &self.0 {
-            if let Err(error) = shard.try_send(Cancel(session)) {
+            if !shard.cancel(session) {
                 // The chunk is then computed in vain; nobody waits for its result.
-                warn!(%session, %error, "a shard could not be told of a cancel");
+                warn!(%session, "a shard could not be told of a cancel");
             }
         }
     }
@@ -214,8 +222,8 @@ impl Shards for LocalShards {
 impl Loaded {
     /// Starts everything; to be called inside a running actix system.
     pub(crate) fn start(self) -> Result<Running> {
-        let Loaded { plan, stages, tokenizer, template, .. } = self;
-        let model = model_card(&plan, tokenizer.vocabulary_size())?;
+        let Loaded { plan, stages, tokenizer, template, cards } = self;
+        let model = model_card(&plan.model, &plan.names, tokenizer.vocabulary_size())?;
         let credits = plan.limits.credits;
         // Every stage may say once that it failed, beside the results of all credits.
         let (replies, from_row) = local::replies(credits + stages.len());
@@ -226,41 +234,72 @@ impl Loaded {
             let (to, next) = local::link(credits);
             let to = (index + 1 < count).then(|| Box::new(to) as _);
             let from = Box::new(std::mem::replace(&mut from, next));
-            let (actor, end) = ShardActor::new(stage, Links { from, to, replies: Box::new(replies.clone()) });
-            shards.push(actor.start());
-            ended.push(end);
+            let shard = actor::start(stage, Links { from, to, replies: Box::new(replies.clone()) });
+            ended.push(shard.ended.clone());
+            shards.push(shard);
         }
-        let (engine, control) = paceline_coordinator::actor::start(Row {
-            model,
-            tokenizer,
-            template,
-            limits: plan.limits,
-            epoch: Epoch::default(),
-            head: Box::new(head),
-            replies: from_row,
-            shards: Box::new(LocalShards(shards)),
-        });
+        let (engine, control) = paceline_coordinator::actor::start(
+            Service { model, tokenizer, template },
+            Placed {
+                epoch: Epoch::default(),
+                limits: plan.limits,
+                head: Box::new(head),
+                replies: from_row,
+                shards: Box::new(LocalShards(shards)),
+                stages: cards,
+            },
+        );
         Ok(Running { engine, control, ended })
     }
 }
 
-fn model_card(plan: &Plan, vocabulary: usize) -> Result<ModelCard> {
-    let shape = ModelShape::read(&plan.model)?;
-    let mut names = plan.names.iter().cloned();
-    let id = names.next().context("a model needs a name")?;
+/// What is known of a stage of this process.
+fn stage_card(plan: &Plan, index: usize, loaded: &LoadedAs) -> StageCard {
+    let planned = &plan.placement.stages[index].memory;
+    let last = index + 1 == plan.placement.stages.len();
+    StageCard {
+        index,
+        node: LOCAL_NODE.to_owned(),
+        host: host::name(),
+        device: format!("{} ({})", loaded.device.name, loaded.device.detail),
+        layers: loaded.layers.clone(),
+        memory: StageMemory {
+            planned: MemoryBytes {
+                weights: planned.weights,
+                key_value: planned.key_value,
+                states: planned.states,
+                buffers: planned.buffers,
+                reserve: planned.reserve,
+            },
+            actual: MemoryBytes {
+                weights: loaded.memory.weights,
+                key_value: loaded.memory.pages,
+                states: loaded.memory.states,
+                buffers: loaded.memory.buffers,
+                reserve: 0,
+            },
+        },
+        link: (!last).then(|| LinkCard { carrier: "local".to_owned(), ..LinkCard::default() }),
+    }
+}
+
+/// What clients may know of a model. Its context and its stages come with the placement.
+pub(crate) fn model_card(model: &Gguf, names: &[String], vocabulary: usize) -> Result<ModelCard> {
+    let shape = ModelShape::read(model)?;
+    let (id, aliases) = names.split_first().context("a model needs a name")?;
     ensure!(vocabulary > 0, "the model's vocabulary is empty");
     let created = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
     Ok(ModelCard {
-        id,
-        aliases: names.collect(),
+        id: id.clone(),
+        aliases: aliases.to_vec(),
         created,
-        architecture: plan.model.architecture()?.to_owned(),
-        context: plan.limits.context,
+        architecture: model.architecture()?.to_owned(),
+        context: shape.context_length,
         trained_context: shape.context_length,
         vocabulary,
         parameters: shape.total().parameters,
-        file_bytes: plan.model.file_bytes(),
-        stages: plan.placement.stages.len(),
+        file_bytes: model.file_bytes(),
+        stages: 0,
     })
 }
 

@@ -3,40 +3,42 @@
 use std::fmt::Write;
 use std::net::SocketAddr;
 
-use paceline_coordinator::ModelCard;
-
-use crate::row::LoadedAs;
+use paceline_coordinator::{LinkCard, ModelCard, StageCard};
 
 /// The summary when the service is ready: stages, memory, address, and a request to try.
-pub(crate) fn ready(model: &ModelCard, stages: &[LoadedAs], address: SocketAddr) -> String {
-    let mut text = String::new();
-    let parameters = count(model.parameters);
-    let _ = writeln!(
-        text,
-        "\n{} · {} · {parameters} parameters · {}",
-        model.id,
-        model.architecture,
-        bytes(model.file_bytes)
-    );
-    let _ = writeln!(text, "  stage  layers     device                    weights    KV cache   states     buffers");
-    for (index, stage) in stages.iter().enumerate() {
-        let device = format!("{} ({})", stage.device.name, stage.device.detail);
-        let layers = format!("{}..{}", stage.layers.start, stage.layers.end);
-        let memory = stage.memory;
-        let _ = writeln!(
-            text,
-            "  {index:<5}  {layers:<9}  {device:<24}  {:<9}  {:<9}  {:<9}  {}",
-            bytes(memory.weights),
-            bytes(memory.pages),
-            bytes(memory.states),
-            bytes(memory.buffers)
-        );
-    }
+pub(crate) fn ready(model: &ModelCard, stages: &[StageCard], address: SocketAddr) -> String {
+    let (parameters, size) = (count(model.parameters), bytes(model.file_bytes));
+    let mut text = format!("\n{} · {} · {parameters} parameters · {size}\n", model.id, model.architecture);
+    text += &table(stages);
     let _ = writeln!(text, "  context of a session: {} tokens", model.context);
     let _ = writeln!(text, "\nlistening on http://{address}   try:");
     let body = r#"{"messages":[{"role":"user","content":"Hello!"}]}"#;
     let _ =
         writeln!(text, "  curl http://{address}/v1/chat/completions -H 'content-type: application/json' -d '{body}'");
+    text
+}
+
+/// The stages: where they are, what they hold, and what carries activations on.
+pub(crate) fn table(stages: &[StageCard]) -> String {
+    let mut text =
+        "  stage  layers     device                    weights    KV cache   states     buffers\n".to_owned();
+    for stage in stages {
+        let StageCard { index, device, layers, memory, link, .. } = stage;
+        let (layers, memory) = (format!("{}..{}", layers.start, layers.end), memory.actual);
+        let _ = write!(
+            text,
+            "  {index:<5}  {layers:<9}  {device:<24}  {:<9}  {:<9}  {:<9}  {:<9}",
+            bytes(memory.weights),
+            bytes(memory.key_value),
+            bytes(memory.states),
+            bytes(memory.buffers)
+        );
+        if let Some(LinkCard { carrier, round_trip_micros: Some(micros), .. }) = link {
+            let _ = write!(text, "  {} → {carrier} ({micros} µs)", stage.host);
+        }
+        text.truncate(text.trim_end().len());
+        text.push('\n');
+    }
     text
 }
 

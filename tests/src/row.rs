@@ -12,7 +12,7 @@ use paceline_core::session::{Action as SessionAction, Event as SessionEvent, Fin
 use paceline_core::{Coordinator, Limits, Session};
 use paceline_gguf::{Gguf, KvType, ModelShape};
 use paceline_model::StageLayers;
-use paceline_proto::{Epoch, Frame, Payload, SamplingSettings, SessionId, Step, StepDone, Wanted};
+use paceline_proto::{Epoch, Frame, Payload, Reply, SamplingSettings, SessionId, Step, StepDone, Wanted};
 use paceline_shard::{Feedback, Passed, Place, Stage, feedback};
 use uuid::Uuid;
 
@@ -168,7 +168,10 @@ impl Row {
                 Passed::Done(done) => {
                     let logits = stage.logits().expect("the tail has logits");
                     self.keep_logits(&step, &done, &logits);
-                    return StepDone::decode(&done.encode()).expect("results survive the wire");
+                    match Reply::decode(&Reply::Done(done).encode()).expect("results survive the wire") {
+                        Reply::Done(done) => return done,
+                        Reply::Failed { .. } => unreachable!("results are no failure"),
+                    }
                 }
             }
         }

@@ -11,7 +11,7 @@ use serde_json::Value;
 use crate::http;
 
 /// The program that was built for these tests.
-const PACELINE: &str = env!("CARGO_BIN_EXE_paceline");
+pub(crate) const PACELINE: &str = env!("CARGO_BIN_EXE_paceline");
 
 /// A running `paceline serve` on a free port of the loopback.
 pub(crate) struct Server {
@@ -23,8 +23,14 @@ impl Server {
     /// Starts it and waits until it is ready. Without a model among the arguments it serves the embedded one.
     pub(crate) fn start(arguments: &[&str]) -> Self {
         let mut command = Command::new(PACELINE);
-        command.args(["serve", "--port", "0"]).args(arguments).stderr(Stdio::piped()).stdin(Stdio::null());
-        let mut process = command.spawn().expect("the program starts");
+        command.args(["serve", "--port", "0"]).args(arguments);
+        Self::of(command)
+    }
+
+    /// Starts a command that serves, and waits until it says so.
+    pub(crate) fn of(mut command: Command) -> Self {
+        let spawned = command.stderr(Stdio::piped()).stdin(Stdio::null()).spawn();
+        let mut process = spawned.expect("the program starts");
         let mut errors = BufReader::new(process.stderr.take().expect("piped"));
         let mut seen = String::new();
         let address = loop {

@@ -16,8 +16,8 @@ use serde::Serialize;
 use super::roofs::{Measured, Roofs};
 use super::samples::Spread;
 use crate::cli::BenchArgs;
+use crate::http;
 use crate::row::{self, Plan};
-use crate::serve;
 
 /// The figures of one run.
 #[derive(Debug, Serialize)]
@@ -107,7 +107,7 @@ fn kinds(arguments: &BenchArgs) -> Vec<Kind> {
 }
 
 async fn rounds(engine: &Engine, kinds: &mut [Kind], roofs: &mut Roofs, repeat: usize) -> Result<()> {
-    serve::warm_up(engine).await?;
+    http::warm_up(engine).await?;
     for round in 0..repeat {
         roofs.sample()?;
         for kind in kinds.iter_mut() {

@@ -1,0 +1,36 @@
+//! The control plane's two ends: gRPC over mutually authenticated TLS.
+//!
+//! [`listener`] lets nobody in whom the cluster does not know, before a single message is read; [`service`] is what the
+//! coordinator answers; [`client`] is how a shard calls.
+
+pub(crate) mod client;
+pub(crate) mod listener;
+pub(crate) mod service;
+
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail};
+use paceline_proto::NodeId;
+use uuid::Uuid;
+
+/// A handshake that takes longer is not meant seriously.
+const HANDSHAKE: Duration = Duration::from_secs(5);
+/// The largest message: a manifest of a model of some hundred gigabytes.
+const MESSAGE_BYTES: usize = 16 << 20;
+/// Messages to or from a shard that may wait. Cancels are the most: one per running session.
+pub(crate) const OUTBOX: usize = 1024;
+/// A connection on which nothing answers for so long is dead.
+pub(crate) const KEEP_ALIVE: Duration = Duration::from_secs(5);
+
+/// A node's name as it travels.
+pub(crate) fn node_from(bytes: &[u8]) -> Result<NodeId> {
+    Ok(NodeId(Uuid::from_slice(bytes).context("a node's name is not 16 bytes")?))
+}
+
+/// A link's secret as it travels.
+pub(crate) fn secret_from(bytes: &[u8]) -> Result<[u8; 16]> {
+    match bytes.try_into() {
+        Ok(secret) => Ok(secret),
+        Err(_) => bail!("a link's secret has {} bytes, not 16", bytes.len()),
+    }
+}

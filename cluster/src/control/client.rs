@@ -1,0 +1,79 @@
+//! How a shard reaches the coordinator: first as a newcomer for its certificate, then as a node.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use anyhow::{Context, Result, anyhow, ensure};
+use hyper_util::rt::TokioIo;
+use paceline_control::EnrollRequest;
+use paceline_control::control_client::ControlClient;
+use paceline_proto::NodeId;
+use paceline_transport::identity::{
+    Fingerprint, Identity, JoinToken, NodeKey, coordinator_name, newcomer_client, node_client,
+};
+use rustls::pki_types::CertificateDer;
+use tokio::net::TcpStream;
+use tokio::sync::watch;
+use tokio::time::timeout;
+use tokio_rustls::TlsConnector;
+use tonic::transport::{Channel, Endpoint, Uri};
+use tower::service_fn;
+
+use super::{HANDSHAKE, KEEP_ALIVE, MESSAGE_BYTES};
+
+/// The coordinator's service, and the address of ours that reaches it.
+pub(crate) struct Reached {
+    pub(crate) client: ControlClient<Channel>,
+    pub(crate) local: SocketAddr,
+    pub(crate) remote: SocketAddr,
+}
+
+/// Gets a certificate for a new key.
+pub(crate) async fn enroll(token: &JoinToken, node: NodeId) -> Result<Identity> {
+    let config = newcomer_client(token)?;
+    let mut reached = reach(&token.address, config).await?;
+    let key = NodeKey::generate()?;
+    let request = EnrollRequest { node: node.0.as_bytes().to_vec(), public_key: key.public_key_der() };
+    let response = reached.client.enroll(request).await.map_err(|status| refused(&token.address, &status))?;
+    let response = response.into_inner();
+    let authority = CertificateDer::from(response.authority);
+    ensure!(Fingerprint::of(&authority) == token.fingerprint, "the coordinator sent another authority's certificate");
+    Ok(Identity::new(node, key, CertificateDer::from(response.certificate), authority)?)
+}
+
+/// Reaches the coordinator as a node.
+pub(crate) async fn attend(address: &str, identity: &Identity) -> Result<Reached> {
+    reach(address, node_client(identity)?).await
+}
+
+/// What a coordinator that does not want us says.
+pub(crate) fn refused(address: &str, status: &tonic::Status) -> anyhow::Error {
+    anyhow!("the coordinator at {address} refuses: {}", status.message())
+}
+
+async fn reach(address: &str, config: rustls::ClientConfig) -> Result<Reached> {
+    let connector = TlsConnector::from(Arc::new(config));
+    let (told, addresses) = watch::channel(None);
+    let target = address.to_owned();
+    let connect = service_fn(move |_: Uri| {
+        let (connector, told, target) = (connector.clone(), told.clone(), target.clone());
+        async move {
+            let stream = TcpStream::connect(&target).await?;
+            stream.set_nodelay(true)?;
+            told.send_replace(Some((stream.local_addr()?, stream.peer_addr()?)));
+            Ok::<_, std::io::Error>(TokioIo::new(connector.connect(coordinator_name(), stream).await?))
+        }
+    });
+    // The name is never looked up: the connector knows where to go, and TLS knows who must be there.
+    let endpoint = Endpoint::from_static("http://coordinator.paceline")
+        .http2_keep_alive_interval(KEEP_ALIVE)
+        .keep_alive_timeout(KEEP_ALIVE)
+        .keep_alive_while_idle(true);
+    let connecting = timeout(HANDSHAKE * 2, endpoint.connect_with_connector(connect)).await;
+    let channel = connecting
+        .map_err(|_| anyhow!("the coordinator at {address} does not answer"))?
+        .with_context(|| format!("cannot join the coordinator at {address}"))?;
+    let (local, remote) = addresses.borrow().context("the connection has no address")?;
+    let client = ControlClient::new(channel).max_decoding_message_size(MESSAGE_BYTES);
+    Ok(Reached { client, local, remote })
+}

@@ -1,0 +1,165 @@
+//! `paceline coordinator`: waits for shards, cuts the model over them, and answers requests over HTTP.
+//!
+//! [`actor`] carries out what the membership decides; [`placing`] is where the layers go, [`making`] a row on its way into
+//! force, and [`offer`] the model as shards get it.
+
+pub(crate) mod actor;
+mod making;
+mod offer;
+mod placing;
+
+use std::io::Write;
+use std::net::SocketAddr;
+use std::path::Path;
+use std::sync::Arc;
+
+use anyhow::{Context, Result};
+use paceline_control::control_server::ControlServer;
+use paceline_coordinator::Service;
+use paceline_core::membership::Membership;
+use paceline_gguf::{Gguf, ModelShape};
+use paceline_text::Tokenizer;
+use paceline_transport::Endpoint;
+use paceline_transport::identity::{Authority, Identity, Trust, control_server};
+use tokio::net::TcpListener;
+use tokio::sync::mpsc;
+use tokio_rustls::TlsAcceptor;
+use tokio_stream::wrappers::ReceiverStream;
+use tonic::transport::Server;
+
+use crate::cli::CoordinatorArgs;
+use crate::control::{listener, service};
+use crate::http::{Http, Signals};
+use crate::state::{State, Tokens, replace};
+use crate::{host, layout, model, row};
+use actor::Settings;
+use offer::Offer;
+
+/// The data endpoint's port, beside the control plane's.
+const DATA_PORT: u16 = 7071;
+/// Connections to the control plane that wait to be served.
+const BACKLOG: usize = 16;
+
+/// Serves the model from the shards that join, until a signal comes.
+pub(crate) fn coordinator(arguments: &CoordinatorArgs) -> Result<()> {
+    let listener = Http::listen(&arguments.api)?;
+    let state = State::open(arguments.state.folder.as_deref())?;
+    let authority = Arc::new(state.authority()?);
+    let identity = state.identity(&authority)?;
+    let gguf = model::open(&arguments.model)?;
+    let offer = Offer::of(&gguf, arguments.model.model.as_deref(), &state.subfolder("hashes"))?;
+    let http = Http::new(listener, &arguments.api, &gguf)?;
+    row::system()?.block_on(serve(arguments, &state, authority, identity, &gguf, offer, http))
+}
+
+async fn serve(
+    arguments: &CoordinatorArgs,
+    state: &State,
+    authority: Arc<Authority>,
+    identity: Identity,
+    gguf: &Arc<Gguf>,
+    offer: Offer,
+    http: Http,
+) -> Result<()> {
+    let control = TcpListener::bind(arguments.control).await;
+    let control = control.with_context(|| format!("cannot listen on {}", arguments.control))?;
+    let address = control.local_addr().context("the control plane's socket has no address")?;
+    let endpoint = endpoint(arguments, state, &identity, address).await?;
+    endpoint.serve_pieces(offer.pieces());
+    let tokens = state.tokens();
+    let service = text_side(arguments, gguf)?;
+    let (engine, engine_control) = paceline_coordinator::actor::start(service, None);
+    let links = placing::Links::default();
+    let shape = ModelShape::read(gguf)?;
+    let wishes = layout::wishes(&shape, &arguments.model, &arguments.layout, Some(arguments.prefill_chunk))?;
+    let plan = placing::plan(shape, wishes, links.clone());
+    let cluster = actor::start(Settings {
+        membership: Membership::new(arguments.layout.shards, plan),
+        identity: identity.clone(),
+        endpoint: endpoint.clone(),
+        offer,
+        links,
+        engine: engine.clone(),
+        control: engine_control.clone(),
+        tokens: tokens.clone(),
+        queue: arguments.api.queue,
+        prefill_rows: arguments.prefill_chunk,
+        activations: arguments.activations,
+        link: arguments.link,
+        overrides: model::overrides(&arguments.model),
+        api: http.address()?,
+    });
+    let service = service::Service { authority: Arc::clone(&authority), cluster };
+    let serving = tokio::spawn(serve_control(control, control_acceptor(&identity, &tokens)?, tokens.clone(), service));
+    announce(arguments, &tokens, &authority, address)?;
+    let drain_timeout = http.drain_timeout();
+    http.serve(engine, engine_control.clone(), Signals::new()?).await?;
+    // Running answers have had their time; the shards see their streams end and release what they hold.
+    let stopped = tokio::time::timeout(drain_timeout, engine_control.stop()).await;
+    serving.abort();
+    endpoint.close().await;
+    stopped.context("the coordinator did not end in time")
+}
+
+async fn endpoint(
+    arguments: &CoordinatorArgs,
+    state: &State,
+    identity: &Identity,
+    control: SocketAddr,
+) -> Result<Endpoint> {
+    // With a free port for the control plane, as tests have it, the data endpoint takes a free one too.
+    let port = if arguments.control.port() == 0 { 0 } else { DATA_PORT };
+    let data = arguments.data.unwrap_or_else(|| SocketAddr::new(control.ip(), port));
+    let unix = state.subfolder(&format!("data-{}.sock", std::process::id()));
+    let endpoint = Endpoint::bind(identity.clone(), data, Some(&unix)).await;
+    endpoint.with_context(|| format!("cannot open the data endpoint at {data} (UDP)"))
+}
+
+fn text_side(arguments: &CoordinatorArgs, gguf: &Arc<Gguf>) -> Result<Service> {
+    let tokenizer = Arc::new(Tokenizer::from_gguf(gguf).context("cannot use the model's vocabulary")?);
+    let template = layout::template(arguments.api.chat_template.as_deref())?;
+    let template = row::chat_template(gguf, template.as_deref(), &tokenizer)?;
+    let names =
+        if arguments.api.alias.is_empty() { vec![model::name(&arguments.model)] } else { arguments.api.alias.clone() };
+    let model = row::model_card(gguf, &names, tokenizer.vocabulary_size())?;
+    Ok(Service { model, tokenizer, template })
+}
+
+fn control_acceptor(identity: &Identity, tokens: &Tokens) -> Result<TlsAcceptor> {
+    let config = control_server(identity, Arc::new(tokens.clone()))?;
+    Ok(TlsAcceptor::from(Arc::new(config)))
+}
+
+async fn serve_control(listener: TcpListener, acceptor: TlsAcceptor, tokens: Tokens, service: service::Service) {
+    let (sender, connections) = mpsc::channel(BACKLOG);
+    let trust: Arc<dyn Trust> = Arc::new(tokens);
+    let accepting = tokio::spawn(listener::accept(listener, acceptor, trust, sender));
+    let router = Server::builder()
+        .http2_keepalive_interval(Some(crate::control::KEEP_ALIVE))
+        .http2_keepalive_timeout(Some(crate::control::KEEP_ALIVE))
+        .add_service(ControlServer::new(service));
+    if let Err(error) = router.serve_with_incoming(ReceiverStream::new(connections)).await {
+        tracing::error!(%error, "the control plane has ended");
+    }
+    accepting.abort();
+}
+
+/// Tells people how shards join.
+fn announce(arguments: &CoordinatorArgs, tokens: &Tokens, authority: &Authority, address: SocketAddr) -> Result<()> {
+    let reached = match &arguments.advertise {
+        Some(advertised) => advertised.clone(),
+        None => host::reachable(address).to_string(),
+    };
+    let token = tokens.usual(&reached, authority)?.to_string();
+    if let Some(path) = &arguments.token_file {
+        replace(path, token.as_bytes())?;
+    }
+    let wanted = arguments.layout.shards;
+    let mut text = format!("waiting for {wanted} shard{} at {reached}\n", if wanted == 1 { "" } else { "s" });
+    text += "join from any host that reaches it:\n";
+    text += &match &arguments.token_file {
+        Some(path) => format!("  paceline shard --token-file {}\n", Path::new(path).display()),
+        None => format!("  paceline shard --join {reached} --token {token}\n"),
+    };
+    std::io::stderr().write_all(text.as_bytes()).context("cannot write to standard error")
+}

@@ -1,0 +1,362 @@
+//! The cluster actor: holds the membership, carries out what it decides, and reaches every node through its outbox.
+
+use std::collections::HashMap;
+use std::io::Write;
+use std::net::SocketAddr;
+use std::time::{Duration, Instant};
+
+use actix::{Actor, ActorFutureExt, Addr, AsyncContext, Context, Handler, Message, StreamHandler, WrapFuture};
+use paceline_control::{Hello, Leave, Release, ToShard, Welcome, from_shard, to_shard};
+use paceline_coordinator::actor::Control;
+use paceline_coordinator::placement::Health;
+use paceline_coordinator::{Engine, StageCard};
+use paceline_core::membership::{Action, Event, LEASE, Membership};
+use paceline_core::planner::DeviceSpec;
+use paceline_model::Overrides;
+use paceline_proto::{Activations, Epoch, NodeId};
+use paceline_transport::Endpoint;
+use paceline_transport::identity::{Identity, TokenId, Trust};
+use tokio::sync::mpsc;
+use tokio_stream::wrappers::WatchStream;
+use tonic::Status;
+use tracing::{info, warn};
+use uuid::Uuid;
+
+use super::making::{Making, OwnLinks};
+use super::offer::Offer;
+use super::placing::Links;
+use crate::cli::LinkChoice;
+use crate::control::listener::Caller;
+use crate::control::service::token_name;
+use crate::state::Tokens;
+use crate::{http, text};
+
+/// How often leases, deadlines and revoked tokens are looked at.
+const TICK: Duration = Duration::from_millis(500);
+/// Messages that may wait: a few for every node there can be.
+const MAILBOX: usize = 4096;
+/// What this program speaks on the control plane.
+pub(crate) const PROGRAM: &str = env!("CARGO_PKG_VERSION");
+
+/// What the actor is made from.
+pub(crate) struct Settings {
+    pub(crate) membership: Membership,
+    pub(crate) identity: Identity,
+    pub(crate) endpoint: Endpoint,
+    pub(crate) offer: Offer,
+    pub(crate) links: Links,
+    pub(crate) engine: Engine,
+    pub(crate) control: Control,
+    pub(crate) tokens: Tokens,
+    /// Requests that may wait.
+    pub(crate) queue: usize,
+    /// Rows of a prompt in a step.
+    pub(crate) prefill_rows: usize,
+    pub(crate) activations: Activations,
+    pub(crate) link: LinkChoice,
+    pub(crate) overrides: Overrides,
+    /// Where requests are answered, for the summary.
+    pub(crate) api: SocketAddr,
+}
+
+/// A node that attends.
+pub(super) struct Attendant {
+    pub(super) hello: Hello,
+    pub(super) outbox: mpsc::Sender<Result<ToShard, Status>>,
+    /// The address of ours at which it reached us, and so reaches our data endpoint.
+    pub(super) reached_at: SocketAddr,
+    attendance: Uuid,
+    token: Option<TokenId>,
+}
+
+/// The one actor that knows who belongs to the cluster.
+struct ClusterActor {
+    settings: Settings,
+    begun: Instant,
+    attendants: HashMap<NodeId, Attendant>,
+    making: Option<Making>,
+    actions: Vec<Action>,
+    /// The summary is shown once.
+    shown: bool,
+}
+
+/// The actor, as the control plane's service sees it.
+#[derive(Clone)]
+pub(crate) struct ClusterHandle(Addr<ClusterActor>);
+
+/// Starts the actor; to be called inside a running actix system.
+pub(crate) fn start(settings: Settings) -> ClusterHandle {
+    ClusterHandle(ClusterActor::new(settings).start())
+}
+
+impl ClusterHandle {
+    /// Lets a node attend, or says why not.
+    pub(crate) async fn joined(&self, joined: Joined) -> Result<(), String> {
+        self.0.send(joined).await.unwrap_or_else(|_| Err("the coordinator is ending".to_owned()))
+    }
+
+    /// Hands on what a node says; false when nobody listens any more.
+    pub(crate) async fn said(&self, said: Said) -> bool {
+        self.0.send(said).await.is_ok()
+    }
+}
+
+/// A node wants to attend; answered with why not.
+#[derive(Message)]
+#[rtype(result = "Result<(), String>")]
+pub(crate) struct Joined {
+    pub(crate) node: NodeId,
+    pub(crate) token: Option<TokenId>,
+    pub(crate) attendance: Uuid,
+    pub(crate) hello: Hello,
+    pub(crate) caller: Caller,
+    pub(crate) outbox: mpsc::Sender<Result<ToShard, Status>>,
+}
+
+/// A node says something, or is gone.
+#[derive(Message)]
+#[rtype(result = "()")]
+pub(crate) struct Said {
+    pub(crate) node: NodeId,
+    pub(crate) attendance: Uuid,
+    pub(crate) what: Result<from_shard::Message, String>,
+}
+
+impl ClusterActor {
+    fn new(settings: Settings) -> Self {
+        Self {
+            settings,
+            begun: Instant::now(),
+            attendants: HashMap::new(),
+            making: None,
+            actions: Vec::new(),
+            shown: false,
+        }
+    }
+
+    fn on(&mut self, event: Event, context: &mut Context<Self>) {
+        let mut actions = std::mem::take(&mut self.actions);
+        self.settings.membership.on(event, self.begun.elapsed(), &mut actions);
+        for action in actions.drain(..) {
+            self.perform(action, context);
+        }
+        self.actions = actions;
+    }
+
+    fn perform(&mut self, action: Action, context: &mut Context<Self>) {
+        match action {
+            Action::Load { epoch, placement, row } => {
+                info!(%epoch, stages = row.len(), "a row is being made");
+                let making = Making::new(&self.settings, epoch, *placement, row, &self.attendants);
+                for (node, load) in making.loads(&self.settings, &self.attendants) {
+                    self.tell(node, to_shard::Message::Load(load), context);
+                }
+                self.making = Some(making);
+            }
+            Action::Connect { epoch } => self.connect(epoch, context),
+            Action::Serve { epoch } => self.serve(epoch, context),
+            Action::Over { epoch, stage, reason } => self.over(epoch, stage, &reason, context),
+            Action::Release { node, epoch } => {
+                self.tell(node, to_shard::Message::Release(Release { epoch: epoch.0 }), context);
+            }
+            Action::Expel { node, reason } => {
+                warn!(%node, reason, "a node is no longer part of the cluster");
+                self.tell(node, to_shard::Message::Leave(Leave { reason }), context);
+                self.attendants.remove(&node);
+            }
+            Action::Unplaced { reason } => say(&format!("the model cannot be placed on the shards here: {reason}\n")),
+        }
+    }
+
+    /// Says something to a node; one whose outbox is full or closed is gone.
+    fn tell(&mut self, node: NodeId, message: to_shard::Message, context: &mut Context<Self>) {
+        let Some(attendant) = self.attendants.get(&node) else { return };
+        if attendant.outbox.try_send(Ok(ToShard { message: Some(message) })).is_err() {
+            let attendance = attendant.attendance;
+            // Told as a message of its own: this may be in the middle of another event's actions.
+            context.notify(Said { node, attendance, what: Err("it does not take messages any more".to_owned()) });
+        }
+    }
+
+    fn connect(&mut self, epoch: Epoch, context: &mut Context<Self>) {
+        let Some(making) = self.making.as_mut().filter(|making| making.epoch == epoch) else { return };
+        let connects = making.connects(&self.settings, &self.attendants);
+        let own = making.own_links(&self.settings, &self.attendants);
+        for (node, connect) in connects {
+            self.tell(node, to_shard::Message::Connect(connect), context);
+        }
+        context.spawn(own.into_actor(self).map(move |linked, actor, context| match linked {
+            Ok(links) => actor.linked(epoch, links, context),
+            Err(error) => actor.on(Event::Broken { epoch, reason: format!("{error:#}") }, context),
+        }));
+    }
+
+    fn linked(&mut self, epoch: Epoch, links: OwnLinks, context: &mut Context<Self>) {
+        if let Some(making) = self.making.as_mut().filter(|making| making.epoch == epoch) {
+            making.set_own_links(links);
+            self.on(Event::Ready { epoch }, context);
+        }
+    }
+
+    fn serve(&mut self, epoch: Epoch, context: &mut Context<Self>) {
+        let Some(making) = self.making.as_mut().filter(|making| making.epoch == epoch) else { return };
+        let outboxes = making.nodes().filter_map(|node| Some(self.attendants.get(&node)?.outbox.clone())).collect();
+        let Some(placed) = making.place(outboxes) else { return };
+        let summary = placed.stages.clone();
+        let (control, engine) = (self.settings.control.clone(), self.settings.engine.clone());
+        let replaced = async move {
+            control.replace(placed).await?;
+            http::warm_up(&engine).await
+        };
+        context.spawn(replaced.into_actor(self).map(move |replaced, actor, context| match replaced {
+            Ok(()) => actor.show(epoch, &summary),
+            Err(error) => actor.on(Event::Broken { epoch, reason: format!("{error:#}") }, context),
+        }));
+    }
+
+    fn show(&mut self, epoch: Epoch, stages: &[StageCard]) {
+        if std::mem::replace(&mut self.shown, true) {
+            return say(&format!("serving again (epoch {epoch})\n{}", text::table(stages)));
+        }
+        say(&text::ready(&self.settings.engine.model(), stages, self.settings.api));
+    }
+
+    fn over(&mut self, epoch: Epoch, stage: Option<usize>, reason: &str, context: &mut Context<Self>) {
+        say(&format!("the row of epoch {epoch} is over: {reason}\n"));
+        self.making.take_if(|making| making.epoch == epoch);
+        let (control, reason) = (self.settings.control.clone(), reason.to_owned());
+        let failed = async move { control.failed(epoch, stage.unwrap_or_default(), reason).await };
+        context.spawn(failed.into_actor(self).map(|_, _, _| ()));
+    }
+
+    /// Who joined with a token that was revoked meanwhile must leave.
+    fn check_tokens(&mut self, context: &mut Context<Self>) {
+        let live = |token: &Option<TokenId>| token.as_ref().is_none_or(|token| self.settings.tokens.is_live(token));
+        let out: Vec<NodeId> =
+            self.attendants.iter().filter(|(_, one)| !live(&one.token)).map(|(node, _)| *node).collect();
+        for node in out {
+            let reason = "its token was revoked".to_owned();
+            warn!(%node, reason, "a node must leave");
+            self.tell(node, to_shard::Message::Leave(Leave { reason: reason.clone() }), context);
+            self.attendants.remove(&node);
+            self.on(Event::Left { node, reason }, context);
+        }
+    }
+
+    fn heard(&mut self, node: NodeId, message: from_shard::Message, context: &mut Context<Self>) {
+        let event = match message {
+            from_shard::Message::Hello(_) | from_shard::Message::Heartbeat(_) => Event::Heard { node },
+            from_shard::Message::Progress(progress) => {
+                if let Some(told) = self.making.as_mut().and_then(|making| making.progressed(node, &progress)) {
+                    say(&told);
+                }
+                Event::Progressed { node, epoch: Epoch(progress.epoch) }
+            }
+            from_shard::Message::Released(released) => Event::Released { node, epoch: Epoch(released.epoch) },
+            from_shard::Message::Failed(failed) => {
+                Event::Failed { node, epoch: Epoch(failed.epoch), reason: failed.reason }
+            }
+            from_shard::Message::Loaded(loaded) => {
+                if let Some(making) = &mut self.making {
+                    making.loaded(node, &loaded);
+                }
+                Event::Loaded { node, epoch: Epoch(loaded.epoch) }
+            }
+            from_shard::Message::Linked(linked) => {
+                if let Some(making) = &mut self.making {
+                    making.linked(node, &linked, &self.settings.links);
+                }
+                Event::Linked { node, epoch: Epoch(linked.epoch) }
+            }
+        };
+        self.on(event, context);
+    }
+}
+
+impl Actor for ClusterActor {
+    type Context = Context<Self>;
+
+    fn started(&mut self, context: &mut Self::Context) {
+        context.set_mailbox_capacity(MAILBOX);
+        context.run_interval(TICK, |actor, context| {
+            actor.check_tokens(context);
+            actor.on(Event::Tick, context);
+        });
+        context.add_stream(WatchStream::new(self.settings.control.health()));
+    }
+}
+
+impl StreamHandler<Health> for ClusterActor {
+    fn handle(&mut self, health: Health, context: &mut Self::Context) {
+        if let Health::Broken { epoch, reason } = health {
+            self.on(Event::Broken { epoch, reason }, context);
+        }
+    }
+
+    fn finished(&mut self, _: &mut Self::Context) {}
+}
+
+impl Handler<Joined> for ClusterActor {
+    type Result = Result<(), String>;
+
+    fn handle(&mut self, joined: Joined, context: &mut Self::Context) -> Self::Result {
+        let Joined { node, token, attendance, hello, caller, outbox } = joined;
+        let device = device(&hello)?;
+        let (name, memory) = (device.name.clone(), text::bytes(device.memory_bytes));
+        info!(%node, host = hello.host, device = name, memory, token = token_name(token.as_ref()), "a node joins");
+        let standby = hello.standby;
+        let attendant = Attendant { hello, outbox, reached_at: caller.local, attendance, token };
+        if let Some(old) = self.attendants.insert(node, attendant) {
+            let leave = Leave { reason: "the node joined again".to_owned() };
+            // The old connection may be dead already.
+            drop(old.outbox.try_send(Ok(ToShard { message: Some(to_shard::Message::Leave(leave)) })));
+        }
+        let (heartbeat_millis, lease_millis) = ((LEASE / 5).as_millis() as u32, LEASE.as_millis() as u32);
+        self.tell(node, to_shard::Message::Welcome(Welcome { heartbeat_millis, lease_millis }), context);
+        self.on(Event::Joined { node, device: Box::new(device), standby }, context);
+        let view = self.settings.membership.view();
+        if view.epoch.is_none() {
+            say(&format!("{} of {} shards are here\n", view.nodes, view.wanted));
+        }
+        Ok(())
+    }
+}
+
+impl Handler<Said> for ClusterActor {
+    type Result = ();
+
+    fn handle(&mut self, Said { node, attendance, what }: Said, context: &mut Self::Context) {
+        let current = self.attendants.get(&node).is_some_and(|one| one.attendance == attendance);
+        if !current {
+            return;
+        }
+        match what {
+            Ok(message) => self.heard(node, message, context),
+            Err(reason) => {
+                info!(%node, reason, "a node is gone");
+                self.attendants.remove(&node);
+                self.on(Event::Left { node, reason }, context);
+            }
+        }
+    }
+}
+
+/// What the planner is told of a node, or why it cannot take part.
+fn device(hello: &Hello) -> Result<DeviceSpec, String> {
+    if hello.program != PROGRAM || hello.protocol != u32::from(paceline_proto::frame::VERSION) {
+        let (ours, theirs) = (PROGRAM, &hello.program);
+        return Err(format!(
+            "the shard has version {theirs}, the coordinator {ours}: run the same release on every host"
+        ));
+    }
+    let device = hello.device.as_ref().ok_or("the hello names no device")?;
+    let threads = usize::try_from(device.threads).unwrap_or(usize::MAX);
+    super::offer::device_spec(hello, device, threads)
+}
+
+/// Says something to people.
+fn say(text: &str) {
+    if std::io::stderr().write_all(text.as_bytes()).is_err() {
+        info!("{text}");
+    }
+}

@@ -1,0 +1,368 @@
+//! A row on its way into force: what every node is told, and what the coordinator itself needs of the row.
+//!
+//! Link 0 leads from the coordinator to the head, link `i` from stage `i - 1` to stage `i`, and the last from the tail
+//! back to the coordinator. Each has a secret of its own, made here.
+
+use std::collections::HashMap;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result};
+use paceline_control::{Cancel, Connect, Link, Linked, Load, Loaded, Memory, Model, Peer, Progress, ToShard, to_shard};
+use paceline_coordinator::placement::{MemoryBytes, StageMemory};
+use paceline_coordinator::{LinkCard, Placed, Shards, StageCard};
+use paceline_core::Limits;
+use paceline_core::planner::{LinkSpeed, Placement, StagePlan};
+use paceline_model::RopeScaling;
+use paceline_proto::{Activations, Epoch, NodeId, SessionId};
+use paceline_transport::{Expected, LinkKey, LinkReceiver, LinkReport, LinkSender, LinkSettings, Pending};
+use tokio::sync::mpsc;
+use tonic::Status;
+use tracing::warn;
+use uuid::Uuid;
+
+use super::actor::{Attendant, Settings};
+use super::placing::Links;
+use crate::cli::LinkChoice;
+use crate::{layout, link, text};
+
+/// Bytes of a frame besides its activations: tokens, settings of new sessions, page lists.
+const DESCRIPTION_BYTES: u64 = 16 << 20;
+/// The coordinator's own links are made within this time, or the membership gives the row up.
+const OWN_LINKS: Duration = Duration::from_secs(25);
+
+/// Progress of loading is told so often.
+const TELL_EVERY: Duration = Duration::from_secs(2);
+
+type Attendants = HashMap<NodeId, Attendant>;
+
+/// See the module's text.
+pub(super) struct Making {
+    pub(super) epoch: Epoch,
+    placement: Placement,
+    limits: Limits,
+    row: Vec<NodeId>,
+    secrets: Vec<[u8; 16]>,
+    frame_bytes: u64,
+    /// The tail's link, until it is waited for.
+    pending: Option<Pending>,
+    own: Option<OwnLinks>,
+    cards: Vec<StageCard>,
+    /// When people were last told how far loading is.
+    told: Instant,
+}
+
+/// The two links that end at the coordinator.
+pub(super) struct OwnLinks {
+    head: LinkSender,
+    report: LinkReport,
+    tail: LinkReceiver,
+}
+
+impl Making {
+    pub(super) fn new(
+        settings: &Settings,
+        epoch: Epoch,
+        placement: Placement,
+        row: Vec<NodeId>,
+        attendants: &Attendants,
+    ) -> Self {
+        let limits = Limits { queue: settings.queue, ..layout::limits(&placement, Some(settings.prefill_rows)) };
+        let secrets = (0..=row.len()).map(|_| Uuid::new_v4().into_bytes()).collect();
+        let activations = placement.step_rows as u64 * settings.offer.width as u64 * 4;
+        let cards = placement.stages.iter().enumerate();
+        let cards = cards.map(|(index, stage)| card(index, stage, row[index], attendants)).collect();
+        let frame_bytes = DESCRIPTION_BYTES + activations;
+        let mut making = Self {
+            epoch,
+            placement,
+            limits,
+            row,
+            secrets,
+            frame_bytes,
+            pending: None,
+            own: None,
+            cards,
+            told: Instant::now(),
+        };
+        let (last, tail) = (making.row.len(), making.row[making.row.len() - 1]);
+        let expected = Expected { key: making.key(last), from: tail, settings: making.settings(Activations::F32) };
+        making.pending = Some(settings.endpoint.expect(expected));
+        making
+    }
+
+    pub(super) fn nodes(&self) -> impl Iterator<Item = NodeId> {
+        self.row.iter().copied()
+    }
+
+    /// What each node is told to load.
+    pub(super) fn loads(&self, settings: &Settings, attendants: &Attendants) -> Vec<(NodeId, Load)> {
+        let load = |(index, stage): (usize, &StagePlan)| {
+            let node = self.row[index];
+            let attendant = attendants.get(&node)?;
+            let before = index.checked_sub(1).map(|before| self.row[before]);
+            let from = self.link(settings, index, before, attendant, attendants)?;
+            Some((node, self.load(settings, index, stage, attendant, from, attendants)))
+        };
+        self.placement.stages.iter().enumerate().filter_map(load).collect()
+    }
+
+    fn load(
+        &self,
+        settings: &Settings,
+        index: usize,
+        stage: &StagePlan,
+        to: &Attendant,
+        from: Link,
+        attendants: &Attendants,
+    ) -> Load {
+        let overrides = &settings.overrides;
+        let RopeOverrides { yarn_factor, yarn_original_context } = rope(overrides.rope_scaling.as_ref());
+        Load {
+            epoch: self.epoch.0,
+            stage: index as u32,
+            stages: self.row.len() as u32,
+            first_layer: stage.layers.start as u32,
+            end_layer: stage.layers.end as u32,
+            memory: Some(self.memory()),
+            threads: stage.threads as u32,
+            rope_base: overrides.rope_base,
+            yarn_factor,
+            yarn_original_context,
+            model: Some(Model {
+                manifest: settings.offer.manifest(),
+                path: settings.offer.path(),
+                sources: self.sources(settings, index, to, attendants),
+            }),
+            from: Some(from),
+        }
+    }
+
+    /// Who may have pieces of the model: the coordinator has all, and the neighbours what they have themselves.
+    fn sources(&self, settings: &Settings, index: usize, to: &Attendant, attendants: &Attendants) -> Vec<Peer> {
+        let others = self.row.iter().enumerate().filter(|(other, _)| *other != index);
+        let neighbour = |(_, node): (usize, &NodeId)| Some(node_peer(*node, attendants.get(node)?, to, settings.link));
+        std::iter::once(own_peer(settings, to)).chain(others.filter_map(neighbour)).collect()
+    }
+
+    fn memory(&self) -> Memory {
+        let Placement { page_tokens, pages, slots, key_type, value_type, step_rows, step_wanted, .. } = &self.placement;
+        Memory {
+            page_tokens: *page_tokens as u64,
+            pages: *pages as u64,
+            slots: *slots as u64,
+            key_type: key_type.to_string(),
+            value_type: value_type.to_string(),
+            rows: *step_rows as u64,
+            wanted: *step_wanted as u64,
+        }
+    }
+
+    /// Whom each node is told to connect to.
+    pub(super) fn connects(&self, settings: &Settings, attendants: &Attendants) -> Vec<(NodeId, Connect)> {
+        let connect = |index: usize| {
+            let node = self.row[index];
+            let next = self.row.get(index + 1).copied();
+            let to = self.link(settings, index + 1, next, attendants.get(&node)?, attendants)?;
+            Some((node, Connect { epoch: self.epoch.0, to: Some(to) }))
+        };
+        (0..self.row.len()).filter_map(connect).collect()
+    }
+
+    /// A link as the node `seen_by` sees it, whose other end is another node or the coordinator.
+    fn link(
+        &self,
+        settings: &Settings,
+        number: usize,
+        other: Option<NodeId>,
+        seen_by: &Attendant,
+        attendants: &Attendants,
+    ) -> Option<Link> {
+        let peer = match other {
+            Some(node) => node_peer(node, attendants.get(&node)?, seen_by, settings.link),
+            None => own_peer(settings, seen_by),
+        };
+        Some(Link {
+            peer: Some(peer),
+            number: number as u32,
+            secret: self.secrets[number].to_vec(),
+            frames: self.limits.credits as u32,
+            frame_bytes: self.frame_bytes,
+            activations: settings.activations.to_string(),
+            carrier: link::carrier_name(settings.link).to_owned(),
+        })
+    }
+
+    fn key(&self, number: usize) -> LinkKey {
+        LinkKey { epoch: self.epoch, link: number as u32, secret: self.secrets[number] }
+    }
+
+    fn settings(&self, activations: Activations) -> LinkSettings {
+        LinkSettings { frames: self.limits.credits, frame_bytes: self.frame_bytes, activations }
+    }
+
+    /// Connects to the head and waits for the tail.
+    pub(super) fn own_links(
+        &mut self,
+        settings: &Settings,
+        attendants: &Attendants,
+    ) -> impl Future<Output = Result<OwnLinks>> + use<> {
+        let (endpoint, key) = (settings.endpoint.clone(), self.key(0));
+        let (link_settings, pending) = (self.settings(settings.activations), self.pending.take());
+        let head = self.row[0];
+        let routes = attendants.get(&head).map(|attendant| {
+            let same = attendant.hello.boot == link::boot();
+            let unix = link::unix_of(&attendant.hello.unix, same, settings.link);
+            link::routes(&attendant.hello.data, unix.as_deref(), settings.link)
+        });
+        async move {
+            let routes = routes.context("the head is gone")??;
+            let (head, report) = link::connect(&endpoint, head, &routes, key, link_settings).await?;
+            let pending = pending.context("the tail is waited for twice")?;
+            let tail = pending.wait(OWN_LINKS).await.context("the tail did not connect")?;
+            Ok(OwnLinks { head, report, tail })
+        }
+    }
+
+    pub(super) fn set_own_links(&mut self, links: OwnLinks) {
+        self.own = Some(links);
+    }
+
+    /// What a node says that it has loaded.
+    pub(super) fn loaded(&mut self, node: NodeId, loaded: &Loaded) {
+        if let Some(card) = self.card_of(node, loaded.epoch) {
+            let Loaded { weights, pages, states, buffers, .. } = *loaded;
+            card.memory.actual = MemoryBytes { weights, key_value: pages, states, buffers, reserve: 0 };
+        }
+    }
+
+    /// What people are told of a stage that loads, now and then.
+    pub(super) fn progressed(&mut self, node: NodeId, progress: &Progress) -> Option<String> {
+        let stage = self.row.iter().position(|one| *one == node).filter(|_| progress.epoch == self.epoch.0)?;
+        if self.told.elapsed() < TELL_EVERY {
+            return None;
+        }
+        self.told = Instant::now();
+        let (what, done, total) = match progress {
+            Progress { load_total: total @ 1.., loaded, .. } => ("loaded", *loaded, *total),
+            Progress { fetch_total, fetched, .. } => ("fetched", *fetched, *fetch_total),
+        };
+        Some(format!("stage {stage} has {what} {} of {}\n", text::bytes(done), text::bytes(total)))
+    }
+
+    /// What a node says of its link to the next.
+    pub(super) fn linked(&mut self, node: NodeId, linked: &Linked, links: &Links) {
+        let index = self.row.iter().position(|one| *one == node);
+        if let Some(next) = index.and_then(|index| self.row.get(index + 1)) {
+            let round_trip = Duration::from_micros(linked.round_trip_micros);
+            let speed = LinkSpeed { round_trip, bytes_per_second: linked.bytes_per_second };
+            links.measured(node, *next, speed);
+        }
+        if let Some(card) = self.card_of(node, linked.epoch) {
+            card.link = Some(LinkCard {
+                carrier: linked.carrier.clone(),
+                round_trip_micros: Some(linked.round_trip_micros),
+                bytes_per_second: Some(linked.bytes_per_second.max(0.0) as u64),
+            });
+        }
+    }
+
+    fn card_of(&mut self, node: NodeId, epoch: u32) -> Option<&mut StageCard> {
+        if epoch != self.epoch.0 {
+            return None;
+        }
+        let index = self.row.iter().position(|one| *one == node)?;
+        self.cards.get_mut(index)
+    }
+
+    /// The placement as the coordinator actor takes it, once.
+    pub(super) fn place(&mut self, outboxes: Vec<mpsc::Sender<Result<ToShard, Status>>>) -> Option<Placed> {
+        let OwnLinks { head, report, tail } = self.own.take()?;
+        tracing::info!(carrier = %report.carrier, round_trip = ?report.round_trip, "linked to the head");
+        // Every stage may say once that it failed, beside the results of all credits.
+        let replies = tail.into_replies(self.limits.credits + self.row.len());
+        Some(Placed {
+            epoch: self.epoch,
+            limits: self.limits.clone(),
+            head: Box::new(head),
+            replies,
+            shards: Box::new(RemoteShards(outboxes)),
+            stages: self.cards.clone(),
+        })
+    }
+}
+
+/// The shards of other processes, as the coordinator controls them: cancels overtake the frames under way.
+struct RemoteShards(Vec<mpsc::Sender<Result<ToShard, Status>>>);
+
+impl Shards for RemoteShards {
+    fn cancel(&self, session: SessionId) {
+        let cancel = Cancel { session: session.0.as_bytes().to_vec() };
+        for outbox in &self.0 {
+            let message = ToShard { message: Some(to_shard::Message::Cancel(cancel.clone())) };
+            if outbox.try_send(Ok(message)).is_err() {
+                // The chunk is then computed in vain; nobody waits for its result.
+                warn!(%session, "a shard could not be told of a cancel");
+            }
+        }
+    }
+}
+
+struct RopeOverrides {
+    yarn_factor: Option<f32>,
+    yarn_original_context: Option<u32>,
+}
+
+fn rope(scaling: Option<&RopeScaling>) -> RopeOverrides {
+    match scaling {
+        Some(RopeScaling::Yarn { factor, original_context }) => {
+            RopeOverrides { yarn_factor: Some(*factor), yarn_original_context: *original_context }
+        }
+        _ => RopeOverrides { yarn_factor: None, yarn_original_context: None },
+    }
+}
+
+/// The coordinator's data endpoint, at the address at which the node reached it.
+fn own_peer(settings: &Settings, seen_by: &Attendant) -> Peer {
+    let mut data = seen_by.reached_at;
+    data.set_port(settings.endpoint.udp_address().port());
+    let same = seen_by.hello.boot == link::boot();
+    let unix = settings.endpoint.unix_path().map(|path| path.to_string_lossy().into_owned()).unwrap_or_default();
+    Peer {
+        node: settings.identity.node().0.as_bytes().to_vec(),
+        data: vec![data.to_string()],
+        unix: link::unix_of(&unix, same, settings.link).unwrap_or_default(),
+    }
+}
+
+fn node_peer(node: NodeId, attendant: &Attendant, seen_by: &Attendant, choice: LinkChoice) -> Peer {
+    let same = attendant.hello.boot == seen_by.hello.boot;
+    Peer {
+        node: node.0.as_bytes().to_vec(),
+        data: attendant.hello.data.clone(),
+        unix: link::unix_of(&attendant.hello.unix, same, choice).unwrap_or_default(),
+    }
+}
+
+fn card(index: usize, stage: &StagePlan, node: NodeId, attendants: &Attendants) -> StageCard {
+    let hello = attendants.get(&node).map(|attendant| &attendant.hello);
+    let device = hello.and_then(|hello| hello.device.as_ref());
+    let planned = &stage.memory;
+    StageCard {
+        index,
+        node: node.to_string(),
+        host: hello.map(|hello| hello.host.clone()).unwrap_or_default(),
+        device: device.map(|device| format!("{} ({})", device.name, device.detail)).unwrap_or_default(),
+        layers: stage.layers.clone(),
+        memory: StageMemory {
+            planned: MemoryBytes {
+                weights: planned.weights,
+                key_value: planned.key_value,
+                states: planned.states,
+                buffers: planned.buffers,
+                reserve: planned.reserve,
+            },
+            actual: MemoryBytes::default(),
+        },
+        link: None,
+    }
+}

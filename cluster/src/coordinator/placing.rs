@@ -1,0 +1,86 @@
+//! How the model is placed on the nodes that are here: what the planner is told of them, and of the links between them
+//! as far as they were measured in rows before.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use paceline_core::membership::Plan;
+use paceline_core::planner::{self, Cluster, DeviceSpec, LinkSpeed, Wishes};
+use paceline_gguf::ModelShape;
+use paceline_proto::NodeId;
+
+/// Links that carried frames, by the node that sends and the one that receives.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Links(Arc<Mutex<HashMap<(NodeId, NodeId), LinkSpeed>>>);
+
+impl Links {
+    /// Nodes come and go; of so many links the oldest placements are of no use.
+    const MOST: usize = 4096;
+
+    pub(super) fn measured(&self, from: NodeId, to: NodeId, speed: LinkSpeed) {
+        let mut links = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if links.len() >= Self::MOST {
+            links.clear();
+        }
+        if speed.bytes_per_second.is_finite() && speed.bytes_per_second > 0.0 {
+            links.insert((from, to), speed);
+        }
+    }
+
+    fn between(&self, from: NodeId, to: NodeId) -> Option<LinkSpeed> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).get(&(from, to)).copied()
+    }
+}
+
+/// Places the model as wished.
+pub(super) fn plan(shape: ModelShape, wishes: Wishes, links: Links) -> Plan {
+    Box::new(move |nodes| planner::place(&shape, &wishes, &cluster(nodes, &links)).map_err(|error| error.to_string()))
+}
+
+fn cluster(nodes: &[(NodeId, DeviceSpec)], links: &Links) -> Cluster {
+    let mut cluster = Cluster::new(nodes.iter().map(|(_, device)| share_of(device, nodes)).collect());
+    for (from, (sender, _)) in nodes.iter().enumerate() {
+        for (to, (receiver, _)) in nodes.iter().enumerate() {
+            if let Some(speed) = links.between(*sender, *receiver) {
+                cluster.measured.insert((from, to), speed);
+            }
+        }
+    }
+    cluster
+}
+
+/// Every process that computes with a host's cores sees all of its memory as free; together they have it once.
+fn share_of(device: &DeviceSpec, nodes: &[(NodeId, DeviceSpec)]) -> DeviceSpec {
+    let shares = |other: &DeviceSpec| other.host == device.host && other.name == device.name && device.name == "cpu";
+    let count = nodes.iter().filter(|(_, other)| shares(other)).count().max(1) as u64;
+    DeviceSpec { memory_bytes: device.memory_bytes / count, ..device.clone() }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use uuid::Uuid;
+
+    use super::*;
+
+    fn node(number: u128, host: &str) -> (NodeId, DeviceSpec) {
+        let device =
+            DeviceSpec { name: "cpu".into(), host: host.into(), memory_bytes: 12 << 30, threads: 2, speed: None };
+        (NodeId(Uuid::from_u128(number)), device)
+    }
+
+    #[test]
+    fn processes_of_one_host_share_its_memory_and_measured_links_are_known() {
+        let nodes = [node(1, "a"), node(2, "a"), node(3, "b")];
+        let links = Links::default();
+        let speed = LinkSpeed { round_trip: Duration::from_micros(70), bytes_per_second: 3e8 };
+        links.measured(nodes[0].0, nodes[2].0, speed);
+        links.measured(nodes[2].0, nodes[0].0, LinkSpeed { bytes_per_second: f64::NAN, ..speed });
+        let cluster = cluster(&nodes, &links);
+        let memory: Vec<u64> = cluster.devices.iter().map(|device| device.memory_bytes >> 30).collect();
+        assert_eq!(memory, [6, 6, 12]);
+        assert_eq!(cluster.measured.get(&(0, 2)), Some(&speed));
+        assert_eq!(cluster.measured.len(), 1);
+    }
+}

@@ -1,0 +1,226 @@
+//! `paceline shard`: joins a coordinator, and runs the stage that it is given.
+//!
+//! [`attendance`] is one stay with the coordinator, from the hello to the end of the stream; [`stage`] makes and keeps
+//! the stage; [`fetch`] brings the weights that this host does not have.
+
+mod attendance;
+mod fetch;
+mod stage;
+
+use std::net::{IpAddr, SocketAddr};
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail};
+use paceline_compute::cpu::CpuDevice;
+use paceline_compute::cpu::roof::Roof;
+use paceline_compute::device::Device as _;
+use paceline_control::{Device, Hello};
+use paceline_proto::{NodeId, frame};
+use paceline_transport::Endpoint;
+use paceline_transport::identity::{Identity, JoinToken};
+use paceline_weights::{Cache, HashCache, PieceReader};
+use tracing::{info, warn};
+use uuid::Uuid;
+
+use crate::cli::ShardArgs;
+use crate::control::client;
+use crate::coordinator::actor::PROGRAM;
+use crate::http::Signals;
+use crate::pieces::Pieces;
+use crate::{host, link, row};
+use attendance::Ended;
+use fetch::Weights;
+use stage::Workshop;
+
+/// How long to wait before joining again, at first and at most.
+const FIRST_PAUSE: Duration = Duration::from_millis(500);
+const LONGEST_PAUSE: Duration = Duration::from_secs(15);
+/// Memory left to everything that is not planned.
+const MARGIN: u64 = 256 << 20;
+/// What the measurement of the memory's speed reads: more than caches hold.
+const MEASURED_BYTES: usize = 256 << 20;
+const MEASURED_PIECE: usize = 16 << 20;
+
+/// Joins, and stays until a signal comes.
+pub(crate) fn shard(arguments: &ShardArgs) -> Result<()> {
+    let token = token(arguments)?;
+    let device = device(arguments)?;
+    let own = own_device(arguments, &device)?;
+    row::system()?.block_on(run(arguments, token, device, own))
+}
+
+async fn run(arguments: &ShardArgs, token: JoinToken, device: CpuDevice, own: Device) -> Result<()> {
+    let mut signals = Signals::new()?;
+    let node = NodeId(Uuid::new_v4());
+    let identity = tokio::select! {
+        () = signals.next() => return Ok(()),
+        identity = client::enroll(&token, node) => identity?,
+    };
+    let member = Member::new(arguments, token.address, identity, device, own).await?;
+    tokio::select! {
+        () = signals.next() => info!("leaving"),
+        ended = member.stay() => ended?,
+    }
+    member.endpoint.close().await;
+    Ok(())
+}
+
+/// A node of a cluster.
+struct Member {
+    address: String,
+    identity: Identity,
+    endpoint: Endpoint,
+    hello: Hello,
+    workshop: Workshop,
+}
+
+impl Member {
+    async fn new(
+        arguments: &ShardArgs,
+        address: String,
+        identity: Identity,
+        device: CpuDevice,
+        own: Device,
+    ) -> Result<Self> {
+        let local = client::attend(&address, &identity).await?.local;
+        let udp = arguments.data.unwrap_or_else(|| SocketAddr::new(local.ip(), 0));
+        let unix = socket_path(identity.node())?;
+        let endpoint = Endpoint::bind(identity.clone(), udp, Some(&unix)).await;
+        let endpoint = endpoint.with_context(|| format!("cannot open the data endpoint at {udp} (UDP)"))?;
+        let hello = Hello {
+            program: PROGRAM.to_owned(),
+            protocol: u32::from(frame::VERSION),
+            host: host::name(),
+            boot: link::boot().to_owned(),
+            device: Some(own),
+            data: data_addresses(endpoint.udp_address(), local.ip(), arguments.advertise),
+            unix: unix.to_string_lossy().into_owned(),
+            standby: arguments.standby,
+        };
+        let pieces = Arc::new(Pieces(PieceReader::new()));
+        endpoint.serve_pieces(Arc::clone(&pieces) as _);
+        let folder = cache_folder(arguments.cache.as_deref())?;
+        let weights = Weights {
+            own: arguments.model.clone(),
+            always_fetch: arguments.fetch,
+            hashes: HashCache::open(&folder.join("hashes"))?,
+            cache: Cache::open(&folder.join("models"), arguments.cache_size.map(gibibytes).transpose()?)?,
+            pieces,
+            endpoint: endpoint.clone(),
+            served: Mutex::default(),
+        };
+        let workshop = Workshop::new(device, weights, endpoint.clone());
+        Ok(Self { address, identity, endpoint, hello, workshop })
+    }
+
+    /// Attends again and again; ends only when the coordinator does not want this node.
+    async fn stay(&self) -> Result<()> {
+        let mut pause = FIRST_PAUSE;
+        loop {
+            let ended = attendance::attend(self).await;
+            self.workshop.release_all().await;
+            match ended {
+                Ok(Ended::Sent(reason)) => bail!("the coordinator sent this shard away: {reason}"),
+                Ok(Ended::Lost(reason)) => {
+                    warn!(reason, "the coordinator is lost; joining again");
+                    pause = FIRST_PAUSE;
+                }
+                Err(error) => warn!("cannot join: {error:#}; trying again in {} s", pause.as_secs_f32()),
+            }
+            tokio::time::sleep(pause).await;
+            pause = (pause * 2).min(LONGEST_PAUSE);
+        }
+    }
+}
+
+fn token(arguments: &ShardArgs) -> Result<JoinToken> {
+    let text = match (&arguments.token, &arguments.token_file) {
+        (Some(token), _) => token.clone(),
+        (None, Some(path)) => {
+            std::fs::read_to_string(path).with_context(|| format!("cannot read the token file {}", path.display()))?
+        }
+        (None, None) => bail!("a shard joins with --token or --token-file: the coordinator prints the token"),
+    };
+    let mut token: JoinToken = text.trim().parse().context("this is not a token of a coordinator")?;
+    if let Some(address) = &arguments.join {
+        token.address.clone_from(address);
+    }
+    Ok(token)
+}
+
+fn device(arguments: &ShardArgs) -> Result<CpuDevice> {
+    let isa = arguments.isa.map(row::kernels);
+    let threads = arguments.threads.unwrap_or_else(host::cores);
+    Ok(match arguments.pin {
+        None => CpuDevice::new(threads, isa)?,
+        Some(first) => {
+            let all = host::core_numbers().context("--pin: the system does not say which cores there are")?;
+            let own = all.get(first..first.saturating_add(threads));
+            let count = all.len();
+            let own =
+                own.with_context(|| format!("--pin {first}: {threads} threads from there on, of {count} cores"))?;
+            CpuDevice::on_cores(own, isa)?
+        }
+    })
+}
+
+/// What the coordinator is told of the device. Its speed is measured now, in a moment.
+fn own_device(arguments: &ShardArgs, device: &CpuDevice) -> Result<Device> {
+    let description = device.describe();
+    let memory = match arguments.memory {
+        Some(gib) => gibibytes(gib)?,
+        None => host::available_memory().context("the system does not say how much memory is free: say --memory")?,
+    };
+    let (read, products) = measure(device)?;
+    Ok(Device {
+        name: description.name,
+        detail: description.detail,
+        threads: arguments.threads.unwrap_or_else(host::cores) as u64,
+        memory: if arguments.memory.is_some() { memory } else { memory.saturating_sub(MARGIN) },
+        read,
+        products,
+    })
+}
+
+/// Bytes read per second and integer products per second, each the best of some samples.
+fn measure(device: &CpuDevice) -> Result<(f64, f64)> {
+    let roof = Roof::new(device, MEASURED_BYTES)?;
+    let (mut read, mut products) = (0.0_f64, 0.0_f64);
+    for start in (0..MEASURED_BYTES).step_by(MEASURED_PIECE) {
+        read = read.max(roof.read(start..start + MEASURED_PIECE)?);
+        products = products.max(roof.dot()?);
+    }
+    Ok((read, products))
+}
+
+fn gibibytes(count: f64) -> Result<u64> {
+    if !(count.is_finite() && count > 0.0) {
+        bail!("{count} GiB is no amount of memory");
+    }
+    Ok((count * f64::from(1 << 30)) as u64)
+}
+
+/// Where others reach the data endpoint, best first.
+fn data_addresses(bound: SocketAddr, local: IpAddr, advertised: Option<IpAddr>) -> Vec<String> {
+    let own = if bound.ip().is_unspecified() { local } else { bound.ip() };
+    let addresses = advertised.into_iter().chain([own]);
+    addresses.map(|address| SocketAddr::new(address, bound.port()).to_string()).collect()
+}
+
+/// A socket's path may have about a hundred characters, so it lies in a folder with a short name.
+fn socket_path(node: NodeId) -> Result<PathBuf> {
+    let folder = std::env::var_os("XDG_RUNTIME_DIR").map_or_else(std::env::temp_dir, PathBuf::from);
+    let folder = if folder.is_dir() { folder } else { std::env::temp_dir() };
+    Ok(folder.join(format!("paceline-{}.sock", node.0.simple())))
+}
+
+fn cache_folder(folder: Option<&Path>) -> Result<PathBuf> {
+    if let Some(folder) = folder {
+        return Ok(folder.to_owned());
+    }
+    let named = |name: &str| std::env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
+    let cache = named("XDG_CACHE_HOME").or_else(|| Some(named("HOME")?.join(".cache")));
+    Ok(cache.context("there is no home folder: say with --cache where fetched layers may be kept")?.join("paceline"))
+}

@@ -1,0 +1,218 @@
+//! The weights of a stage: this host's own copy of the model, or pieces of it from other nodes.
+
+use std::ops::Range;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use anyhow::{Context, Result, anyhow, bail};
+use futures_util::{StreamExt, TryStreamExt, stream};
+use paceline_control::{Load, Model, Peer};
+use paceline_gguf::Gguf;
+use paceline_transport::{Endpoint, PieceClient, PieceRequest, Target};
+use paceline_weights::{Cache, CachedModel, HashCache, Manifest, ModelHash, header_pieces, stage_pieces};
+use tracing::{debug, info, warn};
+
+use crate::cli::LinkChoice;
+use crate::control::node_from;
+use crate::pieces::Pieces;
+use crate::{link, model};
+
+/// Pieces on their way at once: enough to fill a network, little memory.
+const AT_ONCE: usize = 8;
+
+/// Where weights can come from.
+pub(super) struct Weights {
+    /// A copy of the model on this host, named on the command line.
+    pub(super) own: Option<PathBuf>,
+    /// Fetch, even if this host has the model.
+    pub(super) always_fetch: bool,
+    pub(super) hashes: HashCache,
+    pub(super) cache: Cache,
+    /// What this node hands out to others.
+    pub(super) pieces: Arc<Pieces>,
+    pub(super) endpoint: Endpoint,
+    /// The model of the newest placement.
+    pub(super) served: Mutex<Option<ModelHash>>,
+}
+
+/// Runs what reads and hashes much beside everything else.
+async fn blocking<T: Send + 'static>(work: impl FnOnce() -> Result<T> + Send + 'static) -> Result<T> {
+    tokio::task::spawn_blocking(work).await.context("a thread that hashed the model panicked")?
+}
+
+/// Which of these pieces are not here.
+async fn missing(cached: &CachedModel, pieces: Vec<Range<u32>>) -> Result<Vec<u32>> {
+    let cached = cached.clone();
+    blocking(move || Ok(cached.missing(&pieces))).await
+}
+
+/// Is told of bytes to fetch and bytes fetched.
+pub(super) type Fetched<'a> = &'a (dyn Fn(u64, u64) + Sync);
+
+impl Weights {
+    /// Opens the model with everything in place that the stage needs.
+    pub(super) async fn open(self: &Arc<Self>, load: &Load, fetched: Fetched<'_>) -> Result<Arc<Gguf>> {
+        let offered = load.model.as_ref().context("the order to load names no model")?;
+        let manifest = Manifest::decode(&offered.manifest).context("the model's manifest cannot be used")?;
+        let manifest = Arc::new(manifest);
+        self.forget_others(manifest.hash());
+        let (weights, wanted, hint) = (Arc::clone(self), Arc::clone(&manifest), offered.path.clone());
+        if let Some(own) = blocking(move || Ok(weights.own_copy(&wanted, &hint))).await? {
+            return Ok(Arc::new(own));
+        }
+        let cached = self.cache.model(&manifest)?;
+        self.complete(&cached, &manifest, load, offered, fetched).await?;
+        self.pieces.0.add_cached(&cached);
+        Ok(Arc::new(Gguf::open(cached.path())?))
+    }
+
+    /// A model of an earlier placement is no longer handed out, and the cache may remove it.
+    fn forget_others(&self, model: ModelHash) {
+        let mut served = self.served.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(old) = served.replace(model).filter(|old| *old != model) {
+            self.pieces.0.remove(&old);
+        }
+    }
+
+    /// A copy of the very same model: in this program, the one that was named, or the one at the coordinator's path.
+    fn own_copy(&self, manifest: &Manifest, hint: &str) -> Option<Gguf> {
+        if self.always_fetch {
+            return None;
+        }
+        let (bytes, name) = model::embedded();
+        if manifest.files().len() == 1 && manifest.bytes() == bytes.len() as u64 {
+            let embedded = Manifest::of_bytes(name, bytes).ok().filter(|own| own.hash() == manifest.hash());
+            if let Some(gguf) = embedded.and_then(|_| Gguf::from_static(bytes, name).ok()) {
+                return Some(gguf);
+            }
+        }
+        let hint = (!hint.is_empty()).then(|| PathBuf::from(hint));
+        self.own.iter().chain(hint.iter()).find_map(|path| self.same(path, manifest))
+    }
+
+    fn same(&self, path: &Path, manifest: &Manifest) -> Option<Gguf> {
+        // The length tells most others apart before anything is hashed.
+        let bytes = std::fs::metadata(path).ok()?.len();
+        if manifest.files().first()?.bytes != bytes {
+            return None;
+        }
+        let own = self.hashes.manifest(path, &|_| {});
+        match own.map(|own| own.hash() == manifest.hash()) {
+            Ok(true) => {
+                let gguf = Gguf::open(path).ok()?;
+                let files: Vec<PathBuf> = gguf.files().map(|file| file.path.to_owned()).collect();
+                if let Err(error) = self.pieces.0.add_files(manifest, &files) {
+                    debug!(%error, "this copy of the model is not offered to others");
+                }
+                info!(path = %path.display(), "this host has the model");
+                Some(gguf)
+            }
+            Ok(false) => {
+                warn!(path = %path.display(), "this is another model than the coordinator's");
+                None
+            }
+            Err(error) => {
+                warn!(path = %path.display(), %error, "this copy of the model cannot be used");
+                None
+            }
+        }
+    }
+
+    /// Fetches what is missing: first the headers, which say where everything else is.
+    async fn complete(
+        &self,
+        cached: &CachedModel,
+        manifest: &Manifest,
+        load: &Load,
+        offered: &Model,
+        fetched: Fetched<'_>,
+    ) -> Result<()> {
+        let headers = missing(cached, header_pieces(manifest)).await?;
+        let mut sources = Sources { weights: self, peers: &offered.sources, client: None };
+        sources.fetch(cached, &headers, fetched).await?;
+        let gguf = Gguf::open(cached.path())?;
+        let (first, last) = (load.first_layer == 0, load.stage + 1 == load.stages);
+        let layers = load.first_layer as usize..load.end_layer as usize;
+        let wanted = missing(cached, stage_pieces(manifest, &gguf, layers, first, last)?).await?;
+        let bytes = manifest.piece_bytes(wanted.iter().copied());
+        if bytes > 0 {
+            info!(bytes, pieces = wanted.len(), "fetching layers");
+        }
+        sources.fetch(cached, &wanted, fetched).await
+    }
+}
+
+/// The nodes that have the model, and the one that is asked now.
+struct Sources<'a> {
+    weights: &'a Weights,
+    peers: &'a [Peer],
+    client: Option<PieceClient>,
+}
+
+impl Sources<'_> {
+    async fn fetch(&mut self, cached: &CachedModel, pieces: &[u32], fetched: Fetched<'_>) -> Result<()> {
+        if pieces.is_empty() {
+            return Ok(());
+        }
+        cached.reserve(pieces)?;
+        let total = cached.manifest().piece_bytes(pieces.iter().copied());
+        let mut failures = Vec::new();
+        for peer in self.peers {
+            let left = missing(cached, pieces.iter().map(|piece| *piece..*piece + 1).collect()).await?;
+            if left.is_empty() {
+                return Ok(());
+            }
+            match self.fetch_from(peer, cached, &left, total, fetched).await {
+                Ok(()) => return Ok(()),
+                Err(error) => {
+                    warn!("fetching layers: {error:#}");
+                    self.client = None;
+                    failures.push(format!("{error:#}"));
+                }
+            }
+        }
+        bail!("the layers could not be fetched: {}", failures.join("; "))
+    }
+
+    async fn fetch_from(
+        &mut self,
+        peer: &Peer,
+        cached: &CachedModel,
+        pieces: &[u32],
+        total: u64,
+        fetched: Fetched<'_>,
+    ) -> Result<()> {
+        if self.client.is_none() {
+            self.client = Some(self.reach(peer).await?);
+        }
+        let client = self.client.as_ref().context("there is no connection")?;
+        let model = cached.hash().0;
+        let done = std::sync::atomic::AtomicU64::new(0);
+        let one = |piece: u32| {
+            let (cached, done) = (cached.clone(), &done);
+            async move {
+                let bytes = client.fetch(PieceRequest { model, piece }).await?;
+                let length = bytes.len() as u64;
+                tokio::task::spawn_blocking(move || cached.store(piece, &bytes)).await??;
+                let done = done.fetch_add(length, std::sync::atomic::Ordering::Relaxed) + length;
+                fetched(total, done);
+                Ok::<_, anyhow::Error>(())
+            }
+        };
+        stream::iter(pieces.iter().copied().map(one)).buffer_unordered(AT_ONCE).try_collect().await
+    }
+
+    async fn reach(&self, peer: &Peer) -> Result<PieceClient> {
+        let node = node_from(&peer.node)?;
+        let unix = (!peer.unix.is_empty()).then_some(peer.unix.as_str());
+        let mut failures = Vec::new();
+        for route in link::routes(&peer.data, unix, LinkChoice::Auto)? {
+            let target = Target { node, route };
+            match self.weights.endpoint.piece_client(&target).await {
+                Ok(client) => return Ok(client),
+                Err(error) => failures.push(error.to_string()),
+            }
+        }
+        Err(anyhow!("node {node} cannot be reached: {}", failures.join("; ")))
+    }
+}

@@ -1,0 +1,175 @@
+//! Asks a running service how it is doing.
+
+use std::time::Duration;
+
+use anyhow::{Context, Result, anyhow, bail, ensure};
+use paceline_api::{SERVICE, StatusReport};
+use serde_json::Value;
+use ureq::http::StatusCode;
+
+use crate::cli::ServerArgs;
+
+/// The page that is asked.
+const PAGE: &str = "/admin/v1/status";
+/// The most time for an answer; a service answers within milliseconds even when it is full.
+const PATIENCE: Duration = Duration::from_secs(5);
+/// The most bytes of an answer: some thousand stages.
+const ANSWER_BYTES: u64 = 4 << 20;
+
+/// A service somewhere.
+pub(crate) struct Server {
+    agent: ureq::Agent,
+    url: String,
+    key: Option<String>,
+}
+
+impl Server {
+    /// Says where it is; nothing is sent yet.
+    pub(crate) fn new(arguments: &ServerArgs) -> Result<Self> {
+        let url = arguments.url.trim().trim_end_matches('/');
+        ensure!(!url.is_empty(), "--url is empty; give an address such as http://127.0.0.1:8080");
+        let url = if url.contains("://") { url.to_owned() } else { format!("http://{url}") };
+        ensure!(url.starts_with("http://"), "--url {url}: only http:// is spoken");
+        // A proxy would be asked for addresses that only this host knows.
+        let config = ureq::Agent::config_builder().timeout_global(Some(PATIENCE)).proxy(None);
+        let agent = config.http_status_as_error(false).build().new_agent();
+        Ok(Self { agent, url, key: arguments.api_key.clone().filter(|key| !key.is_empty()) })
+    }
+
+    /// Where it is.
+    pub(crate) fn url(&self) -> &str {
+        &self.url
+    }
+
+    /// What it says of itself now.
+    pub(crate) fn status(&self) -> Result<StatusReport> {
+        let mut request = self.agent.get(format!("{}{PAGE}", self.url));
+        if let Some(key) = &self.key {
+            request = request.header("authorization", format!("Bearer {key}"));
+        }
+        let mut response = request.call().map_err(|error| self.no_answer(error))?;
+        let status = response.status();
+        let body = response.body_mut().with_config().limit(ANSWER_BYTES).read_to_string();
+        self.understand(status, &body.with_context(|| format!("{} does not answer as a server should", self.url))?)
+    }
+
+    fn understand(&self, status: StatusCode, body: &str) -> Result<StatusReport> {
+        let url = &self.url;
+        let answer: Option<Value> = serde_json::from_str(body).ok();
+        let field = |path: &str| answer.as_ref().and_then(|answer| answer.pointer(path)?.as_str());
+        if status == StatusCode::UNAUTHORIZED {
+            match self.key {
+                Some(_) => bail!("{url} does not take this API key"),
+                None => bail!("{url} asks for an API key: give it with --api-key or PACELINE_API_KEY"),
+            }
+        }
+        if status.is_server_error()
+            && let Some(message) = field("/error/message")
+        {
+            bail!("{url} says: {message}");
+        }
+        if !status.is_success() || field("/service") != Some(SERVICE) {
+            bail!("what answers at {url} is not a Paceline server, or an older one ({PAGE} gave HTTP {status})");
+        }
+        let version = field("/version").unwrap_or("unknown");
+        serde_json::from_str(body).with_context(|| {
+            format!("{url} runs Paceline {version}, whose status version {} cannot read", env!("CARGO_PKG_VERSION"))
+        })
+    }
+
+    fn no_answer(&self, error: ureq::Error) -> anyhow::Error {
+        let url = &self.url;
+        match error {
+            ureq::Error::Timeout(_) => anyhow!("{url} did not answer within {} s", PATIENCE.as_secs()),
+            ureq::Error::BadUri(reason) => anyhow!("--url {url} is not an address: {reason}"),
+            error @ (ureq::Error::Io(_) | ureq::Error::HostNotFound | ureq::Error::ConnectionFailed) => {
+                anyhow!(error).context(format!("{url} cannot be reached; --url says where a server runs"))
+            }
+            error => anyhow!(error).context(format!("{url} does not answer as a server should")),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::{Read, Write};
+    use std::net::TcpListener;
+
+    use super::*;
+
+    fn server(url: &str, key: Option<&str>) -> Result<Server> {
+        Server::new(&ServerArgs { url: url.to_owned(), api_key: key.map(str::to_owned) })
+    }
+
+    /// What is said about a server that answers with these bytes.
+    fn complaint(answer: &str, key: Option<&str>) -> String {
+        let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+        let url = listener.local_addr().expect("an address").to_string();
+        let answer = answer.to_owned();
+        let thread = std::thread::spawn(move || {
+            let (mut stream, _) = listener.accept().expect("a client");
+            assert!(stream.read(&mut [0; 4096]).expect("a request") > 0);
+            stream.write_all(answer.as_bytes()).expect("the client reads");
+        });
+        let error = server(&url, key).expect("an address").status().expect_err("no Paceline");
+        thread.join().expect("no panic");
+        let text = format!("{error:#}");
+        assert!(text.contains(&url), "{text}");
+        text
+    }
+
+    fn http(status: u16, body: &str) -> String {
+        format!("HTTP/1.1 {status} x\r\ncontent-length: {}\r\n\r\n{body}", body.len())
+    }
+
+    #[test]
+    fn addresses_are_taken_as_people_write_them() {
+        for (given, url) in [
+            ("http://host:1/", "http://host:1"),
+            ("host:1", "http://host:1"),
+            (" 127.0.0.1:8080 ", "http://127.0.0.1:8080"),
+            ("http://[::1]:8080", "http://[::1]:8080"),
+        ] {
+            assert_eq!(server(given, None).expect("an address").url(), url);
+        }
+        for given in ["", "/", "https://host", "unix:///x"] {
+            assert!(server(given, None).is_err(), "{given:?}");
+        }
+        for given in ["http://", "http:// x", "http://host:99999"] {
+            assert!(server(given, None).and_then(|server| server.status()).is_err(), "{given:?}");
+        }
+    }
+
+    #[test]
+    fn nobody_there_is_said_with_the_address() {
+        let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+        let url = format!("http://{}", listener.local_addr().expect("an address"));
+        drop(listener);
+        let error = server(&url, None).expect("an address").status().expect_err("nobody listens");
+        let text = format!("{error:#}");
+        assert!(text.contains(&url) && text.contains("cannot be reached"), "{text}");
+    }
+
+    #[test]
+    fn answers_that_are_no_status_are_told_apart() {
+        assert!(complaint(&http(401, "{}"), None).contains("--api-key"));
+        assert!(complaint(&http(401, "{}"), Some("wrong")).contains("does not take this API key"));
+        for (status, body) in [(200, "hello"), (200, "{}"), (404, ""), (200, r#"{"service": "another"}"#), (500, "[]")]
+        {
+            assert!(complaint(&http(status, body), None).contains("not a Paceline server"), "{body}");
+        }
+        let broken = http(503, r#"{"error": {"message": "shutting down"}}"#);
+        assert!(complaint(&broken, None).contains("says: shutting down"));
+        let newer = http(200, r#"{"service": "paceline", "version": "99.0"}"#);
+        assert!(complaint(&newer, None).contains("Paceline 99.0"));
+    }
+
+    #[test]
+    fn what_is_not_http_is_an_error_with_the_address() {
+        for answer in ["nonsense\r\n\r\n", "", "HTTP/1.1 200 OK\r\ncontent-length: 50\r\n\r\ncut", "HTTP/1.1 200"] {
+            complaint(answer, None);
+        }
+        let endless = format!("HTTP/1.1 200 OK\r\nx: {}\r\n\r\n", "y".repeat(1 << 20));
+        complaint(&endless, None);
+    }
+}

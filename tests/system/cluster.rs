@@ -1,0 +1,214 @@
+//! A coordinator and its shards as processes of their own, and what they do together.
+
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use serde_json::Value;
+use tempfile::TempDir;
+
+use crate::http;
+use crate::program::{PACELINE, Server, complaint, greedy, output};
+
+const QUESTION: &str = "The code for Ruth is 4821. The code for Abel is 7719. What is the code for Ruth?";
+
+/// A coordinator that serves, and its shards.
+pub(crate) struct Cluster {
+    pub(crate) coordinator: Server,
+    pub(crate) shards: Vec<Shard>,
+    pub(crate) folder: TempDir,
+}
+
+/// A shard's process.
+pub(crate) struct Shard(pub(crate) Child);
+
+impl Drop for Shard {
+    fn drop(&mut self) {
+        // It may have ended already.
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// How a cluster is started.
+#[derive(Default)]
+pub(crate) struct Options<'a> {
+    /// The model; without one the embedded one.
+    pub(crate) model: Option<&'a Path>,
+    /// More flags of the coordinator.
+    pub(crate) coordinator: &'a [&'a str],
+    /// More flags of every shard.
+    pub(crate) shard: &'a [&'a str],
+}
+
+impl Cluster {
+    /// Starts a coordinator and `count` shards, and waits until they serve.
+    pub(crate) fn start(count: usize, options: &Options<'_>) -> Self {
+        let folder = tempfile::tempdir().expect("a folder");
+        let token = token_file(&folder);
+        let mut command = coordinator(&folder, count);
+        command.args(options.coordinator).args(options.model);
+        let (coordinator, shards) = std::thread::scope(|scope| {
+            let starting = scope.spawn(|| {
+                await_file(&token);
+                (0..count).map(|index| shard(&folder, index, options.shard)).collect::<Vec<_>>()
+            });
+            let server = Server::of(command);
+            (server, starting.join().expect("shards start"))
+        });
+        Self { coordinator, shards, folder }
+    }
+
+    pub(crate) fn status(&self) -> Value {
+        http::get(self.coordinator.address, "/admin/v1/status").json()
+    }
+
+    /// Waits until requests are served, or not; a minute means never.
+    pub(crate) fn await_ready(&self, ready: bool) {
+        let begun = Instant::now();
+        while begun.elapsed() < Duration::from_secs(60) {
+            if self.status()["ready"] == ready {
+                return;
+            }
+            pause();
+        }
+        panic!("ready is not {ready}: {}", self.status());
+    }
+}
+
+/// A coordinator's command, with free ports of the loopback.
+pub(crate) fn coordinator(folder: &TempDir, shards: usize) -> Command {
+    let mut command = Command::new(PACELINE);
+    command.args(["coordinator", "--port", "0", "--control", "127.0.0.1:0", "--shards", &shards.to_string()]);
+    command.arg("--state").arg(folder.path().join("state")).arg("--token-file").arg(token_file(folder));
+    command
+}
+
+/// Starts a shard with a cache of its own.
+pub(crate) fn shard(folder: &TempDir, index: usize, flags: &[&str]) -> Shard {
+    let mut command = Command::new(PACELINE);
+    command.args(["shard", "--threads", "1", "--token-file"]).arg(token_file(folder));
+    command.arg("--cache").arg(folder.path().join(format!("cache{index}"))).args(flags);
+    let log = std::fs::File::create(folder.path().join(format!("shard{index}.log"))).expect("writable");
+    Shard(command.stdin(Stdio::null()).stderr(log).spawn().expect("the program starts"))
+}
+
+pub(crate) fn token_file(folder: &TempDir) -> PathBuf {
+    folder.path().join("token")
+}
+
+/// Waits until a file is there.
+pub(crate) fn await_file(path: &Path) {
+    let begun = Instant::now();
+    while !path.exists() {
+        assert!(begun.elapsed() < Duration::from_secs(60), "{} does not come", path.display());
+        pause();
+    }
+}
+
+/// Between two looks at another process, which cannot be waited for.
+#[expect(clippy::disallowed_methods, reason = "the other process has no event for us")]
+fn pause() {
+    std::thread::sleep(Duration::from_millis(20));
+}
+
+fn tokens(answer: &Value) -> &Value {
+    &answer["choices"][0]["token_ids"]
+}
+
+#[test]
+fn shards_of_other_processes_answer_as_one_process_does() {
+    let expected = Server::start(&["--threads", "1"]).chat(QUESTION);
+    for link in ["unix", "quic"] {
+        let cluster = Cluster::start(2, &Options { coordinator: &["--link", link], ..Options::default() });
+        let answer = cluster.coordinator.chat(QUESTION);
+        assert_eq!(tokens(&answer), tokens(&expected), "{link}");
+        let status = cluster.status();
+        let stages = status["stages"].as_array().expect("stages");
+        assert_eq!(stages.len(), 2, "{status}");
+        for stage in stages {
+            assert_eq!(stage["link"]["carrier"], link);
+        }
+    }
+}
+
+#[test]
+fn layers_that_a_host_does_not_have_are_fetched_once() {
+    let model = crate::program::root().join("tests/data/models/mini16-Q4_K_M.gguf");
+    let prompt = |server: &Server| {
+        let body =
+            serde_json::json!({"prompt": [5, 6, 7], "max_tokens": 8, "temperature": 0, "return_token_ids": true});
+        http::post(server.address, "/v1/completions", &body).json()["choices"][0]["token_ids"].clone()
+    };
+    let one = Server::start(&[model.to_str().expect("UTF-8"), "--threads", "1"]);
+    let expected = prompt(&one);
+    let options = Options { model: Some(&model), shard: &["--fetch", "-v"], ..Options::default() };
+    let mut cluster = Cluster::start(3, &options);
+    assert_eq!(prompt(&cluster.coordinator), expected);
+    // A shard that comes again with its cache has its layers, or others that are its now, and fetches the rest only.
+    drop(cluster.shards.remove(0));
+    cluster.await_ready(false);
+    cluster.shards.push(shard(&cluster.folder, 0, &["--fetch", "-v"]));
+    cluster.await_ready(true);
+    assert_eq!(prompt(&cluster.coordinator), expected);
+    let log = std::fs::read_to_string(cluster.folder.path().join("shard0.log")).expect("a log");
+    assert!(!log.contains("this host has the model"), "{log}");
+}
+
+#[test]
+fn a_lost_shard_is_replaced_and_the_service_returns() {
+    let mut cluster = Cluster::start(2, &Options::default());
+    let expected = cluster.coordinator.chat(QUESTION);
+    drop(cluster.shards.pop());
+    cluster.await_ready(false);
+    let refused = http::post(cluster.coordinator.address, "/v1/chat/completions", &greedy(QUESTION));
+    assert_eq!(refused.status, 503, "{}", refused.body);
+    cluster.shards.push(shard(&cluster.folder, 7, &[]));
+    cluster.await_ready(true);
+    assert_eq!(tokens(&cluster.coordinator.chat(QUESTION)), tokens(&expected));
+}
+
+#[test]
+fn signals_end_every_process_cleanly() {
+    let mut cluster = Cluster::start(2, &Options::default());
+    cluster.coordinator.chat(QUESTION);
+    for shard in &mut cluster.shards {
+        let id = shard.0.id().to_string();
+        assert!(Command::new("kill").args(["-TERM", &id]).status().expect("kill").success());
+        assert_eq!(shard.0.wait().expect("it ends").code(), Some(0));
+    }
+    assert_eq!(cluster.coordinator.end_by("-INT"), Some(0));
+}
+
+#[test]
+fn tokens_are_listed_made_and_revoked() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let state = folder.path().join("state");
+    let state = state.to_str().expect("UTF-8");
+    assert!(output(&["token", "--state", state]).contains("no tokens"));
+    let made = output(&["token", "--state", state, "create", "--address", "10.0.0.1:7070", "--label", "lab"]);
+    let listed: Value = serde_json::from_str(&output(&["token", "--state", state, "list", "--json"])).expect("JSON");
+    assert_eq!(listed[0]["token"], made.trim());
+    let id = listed[0]["id"].as_str().expect("an id");
+    assert!(output(&["token", "--state", state, "revoke", id]).contains("revoked"));
+    assert!(output(&["token", "--state", state]).contains("revoked"));
+}
+
+#[test]
+fn a_shard_says_why_it_cannot_join() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let state = folder.path().join("state");
+    let token = output(&["token", "--state", state.to_str().expect("UTF-8"), "create", "--address", "127.0.0.1:9"]);
+    let cache = folder.path().join("cache");
+    let cache = cache.to_str().expect("UTF-8");
+    let cases: [(&[&str], &str); 4] = [
+        (&[], "--token"),
+        (&["--token", "nonsense"], "not a token"),
+        (&["--token-file", "/nowhere"], "/nowhere"),
+        (&["--token", token.trim()], "127.0.0.1:9"),
+    ];
+    for (flags, expected) in cases {
+        let said = complaint(&[&["shard", "--threads", "1", "--cache", cache], flags].concat());
+        assert!(said.contains(expected), "{flags:?}: {said}");
+    }
+}

@@ -1,0 +1,84 @@
+//! What the planner says a stage needs is never less than what the CPU device takes, and little more.
+
+use std::sync::Arc;
+
+use paceline_compute::device::{Device, MemorySpec, MemoryUse};
+use paceline_core::planner::{Host, Memory, Placement, Wishes, plan};
+use paceline_gguf::{Gguf, KvType, ModelShape, testing::PublishedShape};
+use paceline_model::{StageLayers, record};
+use paceline_tests::model_run::cpu;
+use paceline_tests::models::model;
+
+const LARGE: Host = Host { memory_bytes: 1 << 50, threads: 2 };
+
+/// What every stage of a plan is said to need, and what it takes.
+fn loaded(model: &Arc<Gguf>, placement: &Placement) -> Vec<(Memory, MemoryUse)> {
+    let spec = MemorySpec {
+        page_tokens: placement.page_tokens,
+        pages: placement.pages,
+        slots: placement.slots,
+        key_type: placement.key_type,
+        value_type: placement.value_type,
+        rows: placement.step_rows,
+        wanted: placement.step_wanted,
+    };
+    let load = |stage: &paceline_core::planner::StagePlan| {
+        let layers = StageLayers { layers: stage.layers.clone(), first: stage.first, last: stage.last };
+        let program = record(model, &layers).expect("the model is understood");
+        let loaded = cpu().load(program, model, spec, &mut |_| {}).expect("there is memory");
+        (stage.memory, loaded.memory_use())
+    };
+    placement.stages.iter().map(load).collect()
+}
+
+fn total(used: &MemoryUse) -> u64 {
+    used.weights + used.pages + used.states + used.buffers
+}
+
+fn check(model: &Arc<Gguf>, wishes: &Wishes, most: f64) {
+    let shape = ModelShape::read(model).expect("a shape");
+    let placement = plan(&shape, wishes, &LARGE).expect("a plan");
+    for (planned, used) in loaded(model, &placement) {
+        let told = format!("{planned:?} planned, {used:?} used");
+        assert!(planned.key_value >= used.pages && planned.states >= used.states, "{told}");
+        assert!(planned.total() >= total(&used), "{told}");
+        assert!(planned.total() as f64 <= total(&used) as f64 * most, "{told}");
+    }
+}
+
+#[test]
+fn no_model_takes_more_than_was_planned() {
+    for name in [
+        "mini-Q3_K_M",
+        "mini-Q4_K_M",
+        "mini-Q5_K_M",
+        "mini-Q8_0",
+        "mini-BF16",
+        "mini-IQ4_XS",
+        "mini-moe-MXFP4_MOE",
+        "mini-moe-Q4_K_M",
+        "mini-llama-Q4_K_M",
+        "mini-qwen3-Q4_K_M",
+        "tiny-hybrid-q8_0",
+        "nano-moe-f32",
+    ] {
+        let model = model(name);
+        let blocks = ModelShape::read(&model).expect("a shape").blocks().len();
+        for (shards, rows) in [(1, 1), (1, 512), (2.min(blocks), 64)] {
+            let mut wishes = Wishes::new(shards, 256, 3);
+            wishes.step_rows = rows + 3;
+            check(&model, &wishes, f64::INFINITY);
+        }
+    }
+}
+
+#[test]
+fn a_model_of_real_size_takes_nearly_what_was_planned() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = folder.path().join("model.gguf");
+    PublishedShape { layers: 12, ..PublishedShape::B0_8 }.writer().write(&path).expect("a sparse file");
+    let model = Arc::new(Gguf::open(&path).expect("a model"));
+    let wishes = Wishes { key_type: KvType::Q8_0, value_type: KvType::Q8_0, ..Wishes::new(1, 8192, 4) };
+    check(&model, &wishes, 1.03);
+    check(&model, &Wishes { shards: Some(3), ..wishes }, 1.2);
+}
