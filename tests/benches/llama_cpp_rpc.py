@@ -85,7 +85,7 @@ class RpcPeer:
         found = [base.ggml_backend_reg_dev_get(rpc.ggml_backend_rpc_add_server(s.encode()), 0) for s in servers]
         self.devices = (ctypes.c_void_p * (len(found) + 1))(*found, None)
         parameters = llama_cpp.llama_model_default_params()
-        parameters.devices = ctypes.cast(self.devices, type(parameters.devices))
+        parameters.devices = ctypes.addressof(self.devices)
         parameters.n_gpu_layers = 999
         self.model = llama_cpp.llama_model_load_from_file(self.options.model.encode(), parameters)
         assert self.model, "llama.cpp cannot load the model over RPC"

@@ -14,6 +14,11 @@ pub const PREFILL_ROWS: usize = 512;
 /// Rows of prompt that a step takes at least, however slow: prefill must go on too. Few, as they read the weights
 /// together with the rows of those who decode.
 pub const LEAST_PREFILL_ROWS: usize = 4;
+/// Into how many parts per stage the prompts that wait are cut, while nobody decodes: of `n` stages and `p` parts each,
+/// filling and emptying the row costs about `1 / p`.
+pub const PARTS_PER_STAGE: usize = 4;
+/// Rows of such a part at least: fewer are no longer bound by arithmetic.
+pub const LEAST_PART_ROWS: usize = 128;
 /// How much longer than decode alone a step may take for prefill, in percent: nobody's tokens come at less than about
 /// half their pace while others' prompts are read, and the prompts get nearly half of every stage.
 pub const PREFILL_PERCENT: u32 = 80;

@@ -7,8 +7,8 @@
 //!    over as many groups as keep its slowest stage busy (as many as stages, where all are equally fast), which follow
 //!    each other through the row; half a group never takes longer than the whole. More groups could not be computed at
 //!    the same time.
-//! 3. Then prefill, least recently served first, within a budget of rows. While nobody decodes that is all of
-//!    [`prefill_rows`](crate::Limits::prefill_rows). Else a step may take
+//! 3. Then prefill, least recently served first, within a budget of rows. While nobody decodes that is
+//!    [`prefill_rows`](crate::Limits::prefill_rows), or less where several stages could share a short prompt. Else a step may take
 //!    [`prefill_percent`](crate::Limits::prefill_percent) longer than decode alone, by measured times, and steps of
 //!    prefill alone go out only while fewer steps than groups are under way: so the time between two tokens grows by
 //!    that share and no more, however long the prompts are.
@@ -24,7 +24,7 @@ use paceline_proto::{Chunk, ChunkResult, Operation, Outcome, SessionId, Step, St
 
 use super::running::Readiness;
 use super::{Action, Coordinator};
-use crate::limits::LEAST_PREFILL_ROWS;
+use crate::limits::{LEAST_PART_ROWS, LEAST_PREFILL_ROWS, PARTS_PER_STAGE};
 
 /// A step on its way.
 #[derive(Debug)]
@@ -180,12 +180,25 @@ impl Coordinator {
 
     fn add_prefill(&mut self, draft: &mut Draft, sessions: &[SessionId], beside_decode: bool) {
         let (most, percent) = (self.limits.prefill_rows, self.limits.prefill_percent);
-        let mut budget = if beside_decode { self.pace.prefill_rows(percent, most) } else { most };
+        let mut budget =
+            if beside_decode { self.pace.prefill_rows(percent, most) } else { self.prefill_alone(sessions) };
         for session in sessions {
             let rows = self.add(draft, *session, budget.min(draft.rows_left));
             draft.prefill_rows += rows;
             budget -= rows;
         }
+    }
+
+    /// Rows of prompts in a step while nobody decodes. In a row of several stages, prompts are cut so that every stage
+    /// soon has some; their last parts are smaller, so that the row empties quickly.
+    fn prefill_alone(&self, sessions: &[SessionId]) -> usize {
+        let (most, groups) = (self.limits.prefill_rows, self.groups());
+        if groups == 1 {
+            return most;
+        }
+        let waiting: usize =
+            sessions.iter().filter_map(|session| Some(self.running.get(session)?.waiting_rows())).sum();
+        waiting.div_ceil(PARTS_PER_STAGE * groups).clamp(LEAST_PART_ROWS.min(most), most)
     }
 
     /// Sessions that wait for their next token. A reader too slow to answer does not count.

@@ -134,6 +134,11 @@ impl Running {
         Readiness::Nothing
     }
 
+    /// Rows that it wants run and that are not sent.
+    pub(super) fn waiting_rows(&self) -> usize {
+        self.wishes.iter().map(|wish| wish.input.rows()).sum::<usize>() - self.first_sent
+    }
+
     /// Its prompt is sent.
     pub(super) fn decodes(&self) -> bool {
         self.sent >= self.prompt_tokens
@@ -190,7 +195,7 @@ impl Running {
         if rows == 0 {
             return Err(Misuse::Shape { rows, values: 0 });
         }
-        let waiting = self.wishes.iter().map(|wish| wish.input.rows()).sum::<usize>() - self.first_sent;
+        let waiting = self.waiting_rows();
         let tokens = self.sent + waiting + rows;
         if tokens > self.token_limit {
             return Err(Misuse::OverLimit { tokens, limit: self.token_limit });

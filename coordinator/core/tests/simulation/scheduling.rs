@@ -106,3 +106,13 @@ fn sessions_that_come_together_are_spread_over_the_stages() {
         assert!(share > 0.9, "{stages} stages: the least busy one computes {share} of the time");
     }
 }
+
+#[test]
+fn a_prompt_is_cut_so_that_every_stage_has_some_of_it() {
+    let costs = Costs { step: 500, row: 100, hop: 100 };
+    let time = |stages| run_at(costs, limits(stages), vec![plan(0, 512, 1)]).now;
+    let (one, two, four) = (time(1), time(2), time(4));
+    // each stage takes as long as the only one does, so without cuts two would take twice as long
+    assert!(two < one * 5 / 4 + 10_000, "{one} {two}");
+    assert!(four < one * 2, "{one} {four}");
+}

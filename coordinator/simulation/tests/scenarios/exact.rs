@@ -28,14 +28,15 @@ fn one_stage_decodes_without_a_pause() {
 
 #[test]
 fn a_prompt_is_read_chunk_behind_chunk() {
-    // 10 chunks of 512 rows at 51.2 ms and 8.8 ms; the last follows the first through all stages
+    // 40 chunks of 128 rows at 12.8 ms and 7.2 ms; the last follows the first through all stages
     for stages in [1, 4] {
+        let limits = Limits { prefill_rows: 128, ..limits(stages) };
         let visits = vec![visit(5_000, 5_120, 1)];
-        let found = report(&quiet(limits(stages), Arrivals::Listed(visits)), &alike(stages, 8_800, 100));
-        let first_token = 60.0 * (10 + stages - 1) as f64;
+        let found = report(&quiet(limits, Arrivals::Listed(visits)), &alike(stages, 7_200, 100));
+        let first_token = 20.0 * (40 + stages - 1) as f64;
         assert!(near(found.first_token_ms.max, first_token), "{stages} stages: {:?}", found.first_token_ms);
-        assert!(near(found.ideal.prefill_tok_s, 512.0 / 0.06), "{:?}", found.ideal);
-        assert!(near(found.stages[stages - 1].rows_per_step, 512.0), "{:?}", found.stages);
+        assert!(near(found.ideal.prefill_tok_s, 128.0 / 0.02), "{:?}", found.ideal);
+        assert!(near(found.stages[stages - 1].rows_per_step, 128.0), "{:?}", found.stages);
         assert_eq!((found.throughput.prefill_tokens, found.queue_ms.max), (5_120, 0.0));
     }
 }
