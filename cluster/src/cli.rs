@@ -247,10 +247,16 @@ pub(crate) struct PlanArgs {
     #[arg(long, value_name = "LINK", requires = "device")]
     pub(crate) network: Option<LinkSpeed>,
     /// Say whether these are met and what would meet them, such as "first-token<800ms decode>20 users=3 prompt=2000".
-    #[arg(long, value_name = "TARGETS", requires = "device")]
+    #[arg(long, value_name = "TARGETS")]
     pub(crate) target: Option<Targets>,
+    /// Plan for the nodes of a running coordinator: its HTTP address.
+    #[arg(long, value_name = "URL", conflicts_with_all = ["device", "memory", "threads"])]
+    pub(crate) cluster: Option<String>,
+    /// A key of that coordinator, if it asks for one.
+    #[arg(long, value_name = "KEY", requires = "cluster", env = "PACELINE_API_KEY", hide_env_values = true)]
+    pub(crate) api_key: Option<String>,
     /// Make one user's tokens as fast as possible, rather than all users' together.
-    #[arg(long, requires = "device")]
+    #[arg(long)]
     pub(crate) one_user: bool,
     /// Print the plan as JSON.
     #[arg(long)]

@@ -11,8 +11,11 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 use paceline_proto::NodeId;
+use sha2::{Digest, Sha256};
 use uuid::Uuid;
 
+/// What this program speaks on the control plane.
+pub(crate) const PROGRAM: &str = env!("CARGO_PKG_VERSION");
 /// A handshake that takes longer is not meant seriously.
 const HANDSHAKE: Duration = Duration::from_secs(5);
 /// The largest message: a manifest of a model of some hundred gigabytes.
@@ -25,6 +28,13 @@ pub(crate) const KEEP_ALIVE: Duration = Duration::from_secs(5);
 /// A node's name as it travels.
 pub(crate) fn node_from(bytes: &[u8]) -> Result<NodeId> {
     Ok(NodeId(Uuid::from_slice(bytes).context("a node's name is not 16 bytes")?))
+}
+
+/// The name of whoever has this key. It follows from the key, so that nobody can take another's.
+pub(crate) fn node_of(public_key_der: &[u8]) -> NodeId {
+    let mut name = [0; 16];
+    name.copy_from_slice(&Sha256::digest(public_key_der)[..16]);
+    NodeId(Uuid::from_bytes(name))
 }
 
 /// A link's secret as it travels.

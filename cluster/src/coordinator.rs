@@ -9,11 +9,11 @@ mod offer;
 mod placing;
 
 use std::io::Write;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
 use std::path::Path;
 use std::sync::Arc;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, ensure};
 use paceline_control::control_server::ControlServer;
 use paceline_coordinator::Service;
 use paceline_core::membership::Membership;
@@ -22,7 +22,7 @@ use paceline_text::Tokenizer;
 use paceline_transport::Endpoint;
 use paceline_transport::identity::{Authority, Identity, Trust, control_server};
 use tokio::net::TcpListener;
-use tokio::sync::mpsc;
+use tokio::sync::{mpsc, watch};
 use tokio_rustls::TlsAcceptor;
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::transport::Server;
@@ -37,6 +37,8 @@ use offer::Offer;
 
 /// The data endpoint's port, beside the control plane's.
 const DATA_PORT: u16 = 7071;
+/// Streams of one connection: a node needs one or two.
+const STREAMS: u32 = 8;
 /// Connections to the control plane that wait to be served.
 const BACKLOG: usize = 16;
 
@@ -47,9 +49,17 @@ pub(crate) fn coordinator(arguments: &CoordinatorArgs) -> Result<()> {
     let authority = Arc::new(state.authority()?);
     let identity = state.identity(&authority)?;
     let gguf = model::open(&arguments.model)?;
+    check_shards(&gguf, arguments.layout.shards)?;
     let offer = Offer::of(&gguf, arguments.model.model.as_deref(), &state.subfolder("hashes"))?;
     let http = Http::new(listener, &arguments.api, &gguf)?;
     row::system()?.block_on(serve(arguments, &state, authority, identity, &gguf, offer, http))
+}
+
+/// Told before anybody joins.
+fn check_shards(gguf: &Gguf, shards: usize) -> Result<()> {
+    let blocks = ModelShape::read(gguf)?.blocks().len();
+    ensure!((1..=blocks).contains(&shards), "--shards is {shards}, this model can be cut into 1 to {blocks} stages");
+    Ok(())
 }
 
 async fn serve(
@@ -70,6 +80,8 @@ async fn serve(
     let service = text_side(arguments, gguf)?;
     let (engine, engine_control) = paceline_coordinator::actor::start(service, None);
     let links = placing::Links::default();
+    let (nodes, seen) = watch::channel(Vec::new());
+    let http = http.with_nodes(seen);
     let shape = ModelShape::read(gguf)?;
     let wishes = layout::wishes(&shape, &arguments.model, &arguments.layout, Some(arguments.prefill_chunk))?;
     let plan = placing::plan(shape, wishes, links.clone());
@@ -79,6 +91,7 @@ async fn serve(
         endpoint: endpoint.clone(),
         offer,
         links,
+        nodes,
         engine: engine.clone(),
         control: engine_control.clone(),
         tokens: tokens.clone(),
@@ -87,6 +100,7 @@ async fn serve(
         activations: arguments.activations,
         link: arguments.link,
         overrides: model::overrides(&arguments.model),
+        advertise: arguments.advertise.as_deref().and_then(advertised),
         api: http.address()?,
     });
     let service = service::Service { authority: Arc::clone(&authority), cluster };
@@ -137,11 +151,18 @@ async fn serve_control(listener: TcpListener, acceptor: TlsAcceptor, tokens: Tok
     let router = Server::builder()
         .http2_keepalive_interval(Some(crate::control::KEEP_ALIVE))
         .http2_keepalive_timeout(Some(crate::control::KEEP_ALIVE))
+        .max_concurrent_streams(Some(STREAMS))
         .add_service(ControlServer::new(service));
     if let Err(error) = router.serve_with_incoming(ReceiverStream::new(connections)).await {
         tracing::error!(%error, "the control plane has ended");
     }
     accepting.abort();
+}
+
+/// The address that a person named for this host.
+fn advertised(name: &str) -> Option<IpAddr> {
+    let mut addresses = name.to_socket_addrs().ok()?;
+    addresses.next().map(|address| address.ip())
 }
 
 /// Tells people how shards join.

@@ -5,12 +5,13 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use metrics_exporter_prometheus::PrometheusBuilder;
-use paceline_api::{ApiConfig, ApiKeys, Defaults};
+use paceline_api::{ApiConfig, ApiKeys, Defaults, NodeCard};
 use paceline_coordinator::actor::Control;
 use paceline_coordinator::{Engine, Generate, Update};
 use paceline_gguf::Gguf;
 use paceline_proto::SamplingSettings;
 use tokio::signal::unix::{Signal, SignalKind, signal};
+use tokio::sync::watch;
 use tracing::info;
 
 use crate::cli::ApiArgs;
@@ -33,6 +34,12 @@ impl Http {
     /// With the settings that the model's makers recommend.
     pub(crate) fn new(listener: TcpListener, arguments: &ApiArgs, gguf: &Gguf) -> Result<Self> {
         Ok(Self { listener, config: api_config(arguments, gguf)? })
+    }
+
+    /// Tells the nodes of a cluster in the status.
+    pub(crate) fn with_nodes(mut self, nodes: watch::Receiver<Vec<NodeCard>>) -> Self {
+        self.config.nodes = Some(nodes);
+        self
     }
 
     /// Where it listens.

@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 use std::sync::Arc;
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context, Result, ensure};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
@@ -114,7 +114,7 @@ pub(crate) fn system() -> Result<actix::SystemRunner> {
 pub(crate) fn load(plan: Plan) -> Result<Loaded> {
     let tokenizer = Arc::new(Tokenizer::from_gguf(&plan.model).context("cannot use the model's vocabulary")?);
     let template = chat_template(&plan.model, plan.template.as_deref(), &tokenizer)?;
-    let bar = progress_bar(&plan);
+    let bar = progress_bar("loading", plan.model.tensor_bytes(), plan.progress);
     let count = plan.placement.stages.len();
     let mut feedbacks = feedbacks(count, plan.limits.credits * plan.limits.step_wanted);
     let loaded: Vec<Result<(Stage, LoadedAs)>> = std::thread::scope(|scope| {
@@ -187,12 +187,13 @@ pub(crate) fn chat_template(
     }
 }
 
-fn progress_bar(plan: &Plan) -> ProgressBar {
-    let bar = ProgressBar::new(plan.model.tensor_bytes());
-    let shown = plan.progress.then(ProgressDrawTarget::stderr);
-    bar.set_draw_target(shown.unwrap_or_else(ProgressDrawTarget::hidden));
-    let style = ProgressStyle::with_template("loading {wide_bar} {bytes}/{total_bytes} {eta}");
+/// A bar for so many bytes, if it is to be seen.
+pub(crate) fn progress_bar(what: &str, bytes: u64, shown: bool) -> ProgressBar {
+    let bar = ProgressBar::new(bytes);
+    bar.set_draw_target(if shown { ProgressDrawTarget::stderr() } else { ProgressDrawTarget::hidden() });
+    let style = ProgressStyle::with_template("{msg} {wide_bar} {bytes}/{total_bytes} {eta}");
     bar.set_style(style.expect("the template is correct"));
+    bar.set_message(what.to_owned());
     bar
 }
 
@@ -242,7 +243,8 @@ impl Loaded {
             Service { model, tokenizer, template },
             Placed {
                 epoch: Epoch::default(),
-                limits: plan.limits,
+                // Nobody places another row in its stead.
+                limits: Limits { restore_deadline: Duration::ZERO, ..plan.limits },
                 head: Box::new(head),
                 replies: from_row,
                 shards: Box::new(LocalShards(shards)),

@@ -21,12 +21,11 @@ use paceline_proto::{NodeId, frame};
 use paceline_transport::Endpoint;
 use paceline_transport::identity::{Identity, JoinToken};
 use paceline_weights::{Cache, HashCache, PieceReader};
+use tokio::time::timeout;
 use tracing::{info, warn};
-use uuid::Uuid;
 
 use crate::cli::ShardArgs;
-use crate::control::client;
-use crate::coordinator::actor::PROGRAM;
+use crate::control::{PROGRAM, client};
 use crate::http::Signals;
 use crate::pieces::Pieces;
 use crate::{host, link, row};
@@ -37,6 +36,8 @@ use stage::Workshop;
 /// How long to wait before joining again, at first and at most.
 const FIRST_PAUSE: Duration = Duration::from_millis(500);
 const LONGEST_PAUSE: Duration = Duration::from_secs(15);
+/// How long a stage has to end when the shard leaves.
+const LEAVE: Duration = Duration::from_secs(3);
 /// Memory left to everything that is not planned.
 const MARGIN: u64 = 256 << 20;
 /// What the measurement of the memory's speed reads: more than caches hold.
@@ -48,23 +49,38 @@ pub(crate) fn shard(arguments: &ShardArgs) -> Result<()> {
     let token = token(arguments)?;
     let device = device(arguments)?;
     let own = own_device(arguments, &device)?;
-    row::system()?.block_on(run(arguments, token, device, own))
+    let system = row::system()?;
+    let ended = system.block_on(run(arguments, token, device, own));
+    // Dropping the runtime would wait for a model that is still being hashed or loaded.
+    std::mem::forget(system);
+    ended
 }
 
 async fn run(arguments: &ShardArgs, token: JoinToken, device: CpuDevice, own: Device) -> Result<()> {
     let mut signals = Signals::new()?;
-    let node = NodeId(Uuid::new_v4());
-    let identity = tokio::select! {
-        () = signals.next() => return Ok(()),
-        identity = client::enroll(&token, node) => identity?,
+    let joining = async {
+        let identity = client::enroll(&token).await?;
+        Member::new(arguments, token.address.clone(), identity, device, own).await
     };
-    let member = Member::new(arguments, token.address, identity, device, own).await?;
+    let member = tokio::select! {
+        () = signals.next() => return Ok(()),
+        member = joining => member?,
+    };
+    let ended = tokio::select! {
+        () = signals.next() => Ok(()),
+        ended = member.stay() => ended,
+    };
+    info!("leaving");
+    let leaving = async {
+        // A stage that computes ends after its step; one that loads is left behind.
+        drop(timeout(LEAVE, member.workshop.release_all()).await);
+        member.endpoint.close().await;
+    };
     tokio::select! {
-        () = signals.next() => info!("leaving"),
-        ended = member.stay() => ended?,
+        () = signals.next() => {}
+        () = leaving => {}
     }
-    member.endpoint.close().await;
-    Ok(())
+    ended
 }
 
 /// A node of a cluster.
@@ -181,6 +197,7 @@ fn own_device(arguments: &ShardArgs, device: &CpuDevice) -> Result<Device> {
         memory: if arguments.memory.is_some() { memory } else { memory.saturating_sub(MARGIN) },
         read,
         products,
+        own_memory: arguments.memory.is_some(),
     })
 }
 

@@ -2,10 +2,13 @@
 //!
 //! Whoever can read the folder can join the cluster as anyone, so it is its owner's alone.
 
+use std::collections::BTreeSet;
+use std::fmt;
 use std::fs::{File, OpenOptions};
 use std::io::{ErrorKind, Read, Write};
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context, Result, bail};
@@ -24,8 +27,8 @@ pub(crate) struct State {
     folder: PathBuf,
 }
 
-/// A join token as it is kept.
-#[derive(Debug, Clone, Serialize, Deserialize)]
+/// A join token as it is kept, with its secret: whoever can read the folder has the authority's key as well.
+#[derive(Clone, Serialize, Deserialize)]
 pub(crate) struct TokenRecord {
     /// Its name.
     pub(crate) id: TokenId,
@@ -60,6 +63,8 @@ impl State {
 
     /// The cluster's authority, made at the first start.
     pub(crate) fn authority(&self) -> Result<Authority> {
+        // Two first starts at the same time must not make two of them.
+        let _lock = lock(&self.folder.join("tokens.lock"))?;
         let path = self.folder.join("authority.pem");
         if let Some(text) = read(&path)? {
             return Authority::from_pem(&text).with_context(|| format!("{} cannot be used", path.display()));
@@ -87,7 +92,8 @@ impl State {
 
     /// The join tokens.
     pub(crate) fn tokens(&self) -> Tokens {
-        Tokens { path: self.folder.join("tokens.json"), lock: self.folder.join("tokens.lock") }
+        let (path, lock) = (self.folder.join("tokens.json"), self.folder.join("tokens.lock"));
+        Tokens { path, lock, last: Arc::default() }
     }
 }
 
@@ -99,11 +105,18 @@ fn usual_folder() -> Result<PathBuf> {
 }
 
 /// The join tokens, in a file that several processes may change. It is read anew each time, so that a token is revoked
-/// for a running coordinator too.
-#[derive(Debug, Clone)]
+/// for a running coordinator too; while it cannot be read, what was read last holds.
+#[derive(Clone)]
 pub(crate) struct Tokens {
     path: PathBuf,
     lock: PathBuf,
+    last: Arc<Mutex<Vec<TokenRecord>>>,
+}
+
+impl fmt::Debug for Tokens {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(formatter, "Tokens({})", self.path.display())
+    }
 }
 
 impl Tokens {
@@ -144,24 +157,34 @@ impl Tokens {
     }
 
     fn change<T>(&self, change: impl FnOnce(&mut Vec<TokenRecord>) -> Result<T>) -> Result<T> {
-        let lock = private().create(true).truncate(false).open(&self.lock);
-        let lock = lock.with_context(|| format!("cannot open {}", self.lock.display()))?;
-        lock.lock().with_context(|| format!("cannot lock {}", self.lock.display()))?;
+        let _lock = lock(&self.lock)?;
         let mut records = self.list()?;
         let result = change(&mut records)?;
         replace(&self.path, &serde_json::to_vec_pretty(&records)?)?;
         Ok(result)
     }
 
-    fn look_up<T>(&self, find: impl Fn(&TokenRecord) -> Option<T>) -> Option<T> {
-        match self.list() {
-            Ok(records) => records.iter().filter(|record| !record.revoked).find_map(find),
-            Err(error) => {
-                warn!("nobody can join: {error:#}");
-                None
-            }
-        }
+    /// The tokens that are not revoked.
+    pub(crate) fn live(&self) -> BTreeSet<TokenId> {
+        self.records().iter().filter(|record| !record.revoked).map(|record| record.id).collect()
     }
+
+    fn records(&self) -> Vec<TokenRecord> {
+        let mut last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
+        match self.list() {
+            Ok(records) => last.clone_from(&records),
+            Err(error) => warn!("the tokens as they were last are in force: {error:#}"),
+        }
+        last.clone()
+    }
+}
+
+/// Waits until nobody else changes the folder; the lock ends with the file.
+fn lock(path: &Path) -> Result<File> {
+    let file = private().create(true).truncate(false).open(path);
+    let file = file.with_context(|| format!("cannot open {}", path.display()))?;
+    file.lock().with_context(|| format!("cannot lock {}", path.display()))?;
+    Ok(file)
 }
 
 fn add(records: &mut Vec<TokenRecord>, token: JoinToken, label: &str) -> Result<JoinToken> {
@@ -179,11 +202,11 @@ fn add(records: &mut Vec<TokenRecord>, token: JoinToken, label: &str) -> Result<
 
 impl Trust for Tokens {
     fn token_of(&self, key: &TokenKey) -> Option<TokenId> {
-        self.look_up(|record| (record.key == *key).then_some(record.id))
+        self.records().iter().find(|record| !record.revoked && record.key == *key).map(|record| record.id)
     }
 
     fn is_live(&self, token: &TokenId) -> bool {
-        self.look_up(|record| (record.id == *token).then_some(())).is_some()
+        self.live().contains(token)
     }
 }
 
@@ -205,14 +228,20 @@ fn read(path: &Path) -> Result<Option<String>> {
 
 /// Writes a file that only its owner may read, whole or not at all.
 pub(crate) fn replace(path: &Path, bytes: &[u8]) -> Result<()> {
-    let beside = path.with_extension(format!("{}.new", std::process::id()));
+    // A name that nobody can have prepared.
+    let beside = path.with_extension(format!("{}.new", Uuid::new_v4().simple()));
     let write = || {
-        let mut file = private().create(true).truncate(true).open(&beside)?;
+        let mut file = private().create_new(true).open(&beside)?;
         file.write_all(bytes)?;
         file.sync_all()?;
         std::fs::rename(&beside, path)
     };
-    write().with_context(|| format!("cannot write {}", path.display()))
+    let written = write();
+    if written.is_err() {
+        // It may not have come into being at all.
+        let _ = std::fs::remove_file(&beside);
+    }
+    written.with_context(|| format!("cannot write {}", path.display()))
 }
 
 #[cfg(test)]
@@ -262,8 +291,11 @@ mod tests {
         let (_folder, state) = state();
         let authority = state.authority().expect("made");
         let token = state.tokens().usual("a:1", &authority).expect("made");
+        let running = state.tokens();
+        assert!(running.is_live(&token.id));
         std::fs::write(state.subfolder("tokens.json"), "[{").expect("writable");
-        assert!(!state.tokens().is_live(&token.id));
+        assert!(!state.tokens().is_live(&token.id), "nothing was read before");
+        assert!(running.is_live(&token.id), "a coordinator that runs does not forget");
         let error = state.tokens().usual("a:1", &authority).expect_err("damaged");
         assert!(format!("{error:#}").contains("tokens.json"), "{error:#}");
         std::fs::write(state.subfolder("authority.pem"), "no key").expect("writable");

@@ -14,9 +14,11 @@ pub(crate) fn token(arguments: &TokenArgs) -> Result<()> {
     let state = State::open(arguments.state.folder.as_deref())?;
     let mut output = std::io::stdout();
     match &arguments.command {
-        None => output.write_all(list(&state.tokens().list()?).as_bytes())?,
-        Some(TokenCommand::List { json: false }) => output.write_all(list(&state.tokens().list()?).as_bytes())?,
-        Some(TokenCommand::List { json: true }) => {
+        None => output.write_all(list(&state.tokens().list()?, false).as_bytes())?,
+        Some(TokenCommand::List { json: false, show }) => {
+            output.write_all(list(&state.tokens().list()?, *show).as_bytes())?;
+        }
+        Some(TokenCommand::List { json: true, .. }) => {
             let records: Vec<_> = state.tokens().list()?.iter().map(as_json).collect();
             serde_json::to_writer_pretty(&output, &records)?;
             writeln!(output)?;
@@ -45,12 +47,16 @@ fn as_json(record: &TokenRecord) -> serde_json::Value {
     })
 }
 
-fn list(records: &[TokenRecord]) -> String {
+fn list(records: &[TokenRecord], show: bool) -> String {
     if records.is_empty() {
         return "no tokens: a coordinator makes one when it starts\n".to_owned();
     }
     let line = |record: &TokenRecord| {
-        let state = if record.revoked { "revoked" } else { &record.token };
+        let state = match record.revoked {
+            true => "revoked",
+            false if show => &record.token,
+            false => "live",
+        };
         format!("{}  {:<10}  {state}\n", record.id, record.label)
     };
     records.iter().map(line).collect()

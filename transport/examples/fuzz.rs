@@ -107,7 +107,7 @@ fn bases() -> Vec<Vec<u8>> {
     let session = SessionId(Uuid::from_u128(77));
     let sampling = SamplingSettings { logit_bias: vec![(1, 2.0); 9], banned: vec![7; 20], ..Default::default() };
     let operations = vec![
-        Operation::Open { session, slot: Slot(3), sampling: Box::new(sampling) },
+        Operation::Open { session, slot: Slot(3), sampling: Box::new(sampling), generated_from: 7 },
         Operation::Grant { session, pages: (0..40).map(PageId).collect() },
         Operation::CopyPage { from: PageId(1), to: PageId(2) },
         Operation::Close { session },

@@ -3,7 +3,7 @@
 //!
 //! A token's secret is the seed of an Ed25519 key. A newcomer presents a self-signed certificate of that key when it
 //! connects, so the secret never travels and nothing that an eavesdropper recorded is of use to it; the coordinator
-//! keeps only the hash of the public key ([`TokenKey`]). The newcomer knows the coordinator by the authority's
+//! recognises it by the hash of the public key ([`TokenKey`]). The newcomer knows the coordinator by the authority's
 //! [`Fingerprint`], which is part of the token. From then on both sides present certificates of the authority.
 //! No stranger completes a handshake, so nothing is ever answered to one.
 

@@ -132,7 +132,10 @@ pub(crate) struct TokenArgs {
 pub(crate) enum TokenCommand {
     /// List all tokens.
     List {
-        /// Print them as JSON.
+        /// Print the tokens themselves, which are secrets.
+        #[arg(long)]
+        show: bool,
+        /// Print them as JSON, secrets and all.
         #[arg(long)]
         json: bool,
     },

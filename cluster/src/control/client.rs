@@ -7,7 +7,6 @@ use anyhow::{Context, Result, anyhow, ensure};
 use hyper_util::rt::TokioIo;
 use paceline_control::EnrollRequest;
 use paceline_control::control_client::ControlClient;
-use paceline_proto::NodeId;
 use paceline_transport::identity::{
     Fingerprint, Identity, JoinToken, NodeKey, coordinator_name, newcomer_client, node_client,
 };
@@ -19,7 +18,7 @@ use tokio_rustls::TlsConnector;
 use tonic::transport::{Channel, Endpoint, Uri};
 use tower::service_fn;
 
-use super::{HANDSHAKE, KEEP_ALIVE, MESSAGE_BYTES};
+use super::{HANDSHAKE, KEEP_ALIVE, MESSAGE_BYTES, node_of};
 
 /// The coordinator's service, and the address of ours that reaches it.
 pub(crate) struct Reached {
@@ -29,12 +28,15 @@ pub(crate) struct Reached {
 }
 
 /// Gets a certificate for a new key.
-pub(crate) async fn enroll(token: &JoinToken, node: NodeId) -> Result<Identity> {
+pub(crate) async fn enroll(token: &JoinToken) -> Result<Identity> {
     let config = newcomer_client(token)?;
     let mut reached = reach(&token.address, config).await?;
     let key = NodeKey::generate()?;
+    let node = node_of(&key.public_key_der());
     let request = EnrollRequest { node: node.0.as_bytes().to_vec(), public_key: key.public_key_der() };
-    let response = reached.client.enroll(request).await.map_err(|status| refused(&token.address, &status))?;
+    let enrolled = timeout(HANDSHAKE * 2, reached.client.enroll(request)).await;
+    let enrolled = enrolled.map_err(|_| anyhow!("the coordinator at {} does not answer", token.address))?;
+    let response = enrolled.map_err(|status| refused(&token.address, &status))?;
     let response = response.into_inner();
     let authority = CertificateDer::from(response.authority);
     ensure!(Fingerprint::of(&authority) == token.fingerprint, "the coordinator sent another authority's certificate");

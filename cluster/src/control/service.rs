@@ -16,7 +16,7 @@ use tracing::{info, warn};
 use uuid::Uuid;
 
 use super::listener::Caller;
-use super::{OUTBOX, node_from};
+use super::{OUTBOX, node_from, node_of};
 use crate::coordinator::actor::{ClusterHandle, Joined, Said};
 
 /// A node that attends says at once what it is.
@@ -34,6 +34,9 @@ impl Control for Service {
         let caller = caller(&request)?;
         let request = request.into_inner();
         let node = node_from(&request.node).map_err(|error| Status::invalid_argument(error.to_string()))?;
+        if node != node_of(&request.public_key) {
+            return Err(Status::permission_denied("a node's name must follow from its key"));
+        }
         let token = match caller.peer {
             Peer::Newcomer(token) => Some(token),
             Peer::Node { node: itself, token } if itself == node => token,

@@ -2,11 +2,12 @@
 
 use std::collections::HashMap;
 use std::io::Write;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::time::{Duration, Instant};
 
 use actix::{Actor, ActorFutureExt, Addr, AsyncContext, Context, Handler, Message, StreamHandler, WrapFuture};
-use paceline_control::{Hello, Leave, Release, ToShard, Welcome, from_shard, to_shard};
+use paceline_api::NodeCard;
+use paceline_control::{Failed, Hello, Leave, Release, ToShard, Welcome, from_shard, to_shard};
 use paceline_coordinator::actor::Control;
 use paceline_coordinator::placement::Health;
 use paceline_coordinator::{Engine, StageCard};
@@ -16,16 +17,17 @@ use paceline_model::Overrides;
 use paceline_proto::{Activations, Epoch, NodeId};
 use paceline_transport::Endpoint;
 use paceline_transport::identity::{Identity, TokenId, Trust};
-use tokio::sync::mpsc;
+use tokio::sync::{mpsc, watch};
 use tokio_stream::wrappers::WatchStream;
 use tonic::Status;
 use tracing::{info, warn};
 use uuid::Uuid;
 
 use super::making::{Making, OwnLinks};
-use super::offer::Offer;
+use super::offer::{self, Offer};
 use super::placing::Links;
 use crate::cli::LinkChoice;
+use crate::control::PROGRAM;
 use crate::control::listener::Caller;
 use crate::control::service::token_name;
 use crate::state::Tokens;
@@ -35,8 +37,10 @@ use crate::{http, text};
 const TICK: Duration = Duration::from_millis(500);
 /// Messages that may wait: a few for every node there can be.
 const MAILBOX: usize = 4096;
-/// What this program speaks on the control plane.
-pub(crate) const PROGRAM: &str = env!("CARGO_PKG_VERSION");
+/// Letters of a text that another process sends to be shown.
+const TEXT: usize = 255;
+/// Addresses of a node.
+const ADDRESSES: usize = 16;
 
 /// What the actor is made from.
 pub(crate) struct Settings {
@@ -45,6 +49,8 @@ pub(crate) struct Settings {
     pub(crate) endpoint: Endpoint,
     pub(crate) offer: Offer,
     pub(crate) links: Links,
+    /// The nodes that attend, for the status.
+    pub(crate) nodes: watch::Sender<Vec<NodeCard>>,
     pub(crate) engine: Engine,
     pub(crate) control: Control,
     pub(crate) tokens: Tokens,
@@ -55,6 +61,8 @@ pub(crate) struct Settings {
     pub(crate) activations: Activations,
     pub(crate) link: LinkChoice,
     pub(crate) overrides: Overrides,
+    /// Where shards reach this host, if a person says so.
+    pub(crate) advertise: Option<IpAddr>,
     /// Where requests are answered, for the summary.
     pub(crate) api: SocketAddr,
 }
@@ -141,6 +149,18 @@ impl ClusterActor {
             self.perform(action, context);
         }
         self.actions = actions;
+        self.show_nodes();
+    }
+
+    fn show_nodes(&self) {
+        let mut cards: Vec<NodeCard> =
+            self.attendants.iter().filter_map(|(node, one)| offer::node_card(*node, &one.hello)).collect();
+        cards.sort_by(|one, other| one.node.cmp(&other.node));
+        self.settings.nodes.send_if_modified(|shown| {
+            let changed = *shown != cards;
+            *shown = cards;
+            changed
+        });
     }
 
     fn perform(&mut self, action: Action, context: &mut Context<Self>) {
@@ -161,8 +181,10 @@ impl ClusterActor {
             }
             Action::Expel { node, reason } => {
                 warn!(%node, reason, "a node is no longer part of the cluster");
-                self.tell(node, to_shard::Message::Leave(Leave { reason }), context);
-                self.attendants.remove(&node);
+                if let Some(attendant) = self.attendants.remove(&node) {
+                    // Ends its stream: a node that was only silent for a while joins again.
+                    drop(attendant.outbox.try_send(Err(Status::unavailable(reason))));
+                }
             }
             Action::Unplaced { reason } => say(&format!("the model cannot be placed on the shards here: {reason}\n")),
         }
@@ -204,9 +226,13 @@ impl ClusterActor {
         let Some(placed) = making.place(outboxes) else { return };
         let summary = placed.stages.clone();
         let (control, engine) = (self.settings.control.clone(), self.settings.engine.clone());
+        let health = self.settings.control.health();
         let replaced = async move {
             control.replace(placed).await?;
-            http::warm_up(&engine).await
+            let warm = http::warm_up(&engine).await;
+            // A warm-up that was not let in, among many who wait, says nothing against the row.
+            let serves = health.borrow().is_serving() && health.borrow().epoch() == epoch;
+            if serves { Ok(()) } else { warm }
         };
         context.spawn(replaced.into_actor(self).map(move |replaced, actor, context| match replaced {
             Ok(()) => actor.show(epoch, &summary),
@@ -231,9 +257,9 @@ impl ClusterActor {
 
     /// Who joined with a token that was revoked meanwhile must leave.
     fn check_tokens(&mut self, context: &mut Context<Self>) {
-        let live = |token: &Option<TokenId>| token.as_ref().is_none_or(|token| self.settings.tokens.is_live(token));
-        let out: Vec<NodeId> =
-            self.attendants.iter().filter(|(_, one)| !live(&one.token)).map(|(node, _)| *node).collect();
+        let live = self.settings.tokens.live();
+        let revoked = |one: &Attendant| one.token.as_ref().is_some_and(|token| !live.contains(token));
+        let out: Vec<NodeId> = self.attendants.iter().filter(|(_, one)| revoked(one)).map(|(node, _)| *node).collect();
         for node in out {
             let reason = "its token was revoked".to_owned();
             warn!(%node, reason, "a node must leave");
@@ -253,8 +279,13 @@ impl ClusterActor {
                 Event::Progressed { node, epoch: Epoch(progress.epoch) }
             }
             from_shard::Message::Released(released) => Event::Released { node, epoch: Epoch(released.epoch) },
-            from_shard::Message::Failed(failed) => {
-                Event::Failed { node, epoch: Epoch(failed.epoch), reason: failed.reason }
+            from_shard::Message::Failed(Failed { epoch, reason, neighbour: true }) => {
+                let (epoch, reason) = (Epoch(epoch), clean(&reason));
+                self.on(Event::Released { node, epoch }, context);
+                Event::Broken { epoch, reason }
+            }
+            from_shard::Message::Failed(Failed { epoch, reason, .. }) => {
+                Event::Failed { node, epoch: Epoch(epoch), reason: clean(&reason) }
             }
             from_shard::Message::Loaded(loaded) => {
                 if let Some(making) = &mut self.making {
@@ -301,6 +332,9 @@ impl Handler<Joined> for ClusterActor {
 
     fn handle(&mut self, joined: Joined, context: &mut Self::Context) -> Self::Result {
         let Joined { node, token, attendance, hello, caller, outbox } = joined;
+        if token.as_ref().is_some_and(|token| !self.settings.tokens.is_live(token)) {
+            return Err("the token that this node joined with was revoked".to_owned());
+        }
         let device = device(&hello)?;
         let (name, memory) = (device.name.clone(), text::bytes(device.memory_bytes));
         info!(%node, host = hello.host, device = name, memory, token = token_name(token.as_ref()), "a node joins");
@@ -343,15 +377,28 @@ impl Handler<Said> for ClusterActor {
 
 /// What the planner is told of a node, or why it cannot take part.
 fn device(hello: &Hello) -> Result<DeviceSpec, String> {
-    if hello.program != PROGRAM || hello.protocol != u32::from(paceline_proto::frame::VERSION) {
-        let (ours, theirs) = (PROGRAM, &hello.program);
+    let ours = (PROGRAM, u32::from(paceline_proto::frame::VERSION));
+    let theirs = (hello.program.as_str(), hello.protocol);
+    if theirs != ours {
         return Err(format!(
-            "the shard has version {theirs}, the coordinator {ours}: run the same release on every host"
+            "the shard has version {} (frames {}), the coordinator {} (frames {}): run the same release on every host",
+            clean(theirs.0),
+            theirs.1,
+            ours.0,
+            ours.1
         ));
     }
     let device = hello.device.as_ref().ok_or("the hello names no device")?;
-    let threads = usize::try_from(device.threads).unwrap_or(usize::MAX);
-    super::offer::device_spec(hello, device, threads)
+    let texts = [&hello.host, &hello.boot, &hello.unix, &device.name, &device.detail].into_iter().chain(&hello.data);
+    if hello.data.len() > ADDRESSES || texts.into_iter().any(|text| *text != clean(text)) {
+        return Err("the hello has names that no host has: too long, too many, or not printable".to_owned());
+    }
+    offer::device_spec(hello, device)
+}
+
+/// A text of another process as people may see it.
+fn clean(text: &str) -> String {
+    text.chars().filter(|letter| !letter.is_control()).take(TEXT).collect()
 }
 
 /// Says something to people.

@@ -4,6 +4,7 @@
 //! back to the coordinator. Each has a secret of its own, made here.
 
 use std::collections::HashMap;
+use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
@@ -187,9 +188,14 @@ impl Making {
             secret: self.secrets[number].to_vec(),
             frames: self.limits.credits as u32,
             frame_bytes: self.frame_bytes,
-            activations: settings.activations.to_string(),
+            activations: self.activations(settings, number).to_string(),
             carrier: link::carrier_name(settings.link).to_owned(),
         })
+    }
+
+    /// How activations travel over a link; the last one carries results, which have none.
+    fn activations(&self, settings: &Settings, number: usize) -> Activations {
+        if number == self.row.len() { Activations::F32 } else { settings.activations }
     }
 
     fn key(&self, number: usize) -> LinkKey {
@@ -242,11 +248,13 @@ impl Making {
             return None;
         }
         self.told = Instant::now();
-        let (what, done, total) = match progress {
-            Progress { load_total: total @ 1.., loaded, .. } => ("loaded", *loaded, *total),
-            Progress { fetch_total, fetched, .. } => ("fetched", *fetched, *fetch_total),
-        };
-        Some(format!("stage {stage} has {what} {} of {}\n", text::bytes(done), text::bytes(total)))
+        Some(match progress {
+            Progress { loaded: loaded @ 1.., .. } => format!("stage {stage} has loaded {}\n", text::bytes(*loaded)),
+            Progress { fetch_total: total @ 1.., fetched, .. } => {
+                format!("stage {stage} has fetched {} of {}\n", text::bytes(*fetched), text::bytes(*total))
+            }
+            _ => format!("stage {stage} looks for the model on its host\n"),
+        })
     }
 
     /// What a node says of its link to the next.
@@ -323,13 +331,14 @@ fn rope(scaling: Option<&RopeScaling>) -> RopeOverrides {
 
 /// The coordinator's data endpoint, at the address at which the node reached it.
 fn own_peer(settings: &Settings, seen_by: &Attendant) -> Peer {
-    let mut data = seen_by.reached_at;
-    data.set_port(settings.endpoint.udp_address().port());
+    let port = settings.endpoint.udp_address().port();
+    let addresses = settings.advertise.into_iter().chain([seen_by.reached_at.ip()]);
+    let data = addresses.map(|address| SocketAddr::new(address, port).to_string()).collect();
     let same = seen_by.hello.boot == link::boot();
     let unix = settings.endpoint.unix_path().map(|path| path.to_string_lossy().into_owned()).unwrap_or_default();
     Peer {
         node: settings.identity.node().0.as_bytes().to_vec(),
-        data: vec![data.to_string()],
+        data,
         unix: link::unix_of(&unix, same, settings.link).unwrap_or_default(),
     }
 }

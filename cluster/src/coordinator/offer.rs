@@ -4,14 +4,16 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use anyhow::{Context, Result};
+use paceline_api::NodeCard;
 use paceline_control::{Device, Hello};
-use paceline_core::planner::{DeviceSpec, Speed};
+use paceline_core::planner::{DeviceSpec, MAX_THREADS, Speed};
 use paceline_gguf::{Gguf, ModelShape};
+use paceline_proto::NodeId;
 use paceline_transport::PieceSource;
 use paceline_weights::{HashCache, Manifest, PieceReader};
 
-use crate::model;
 use crate::pieces::Pieces;
+use crate::{model, row};
 
 /// The model.
 pub(crate) struct Offer {
@@ -35,7 +37,9 @@ impl Offer {
                 (manifest, String::new())
             }
             Some(path) => {
-                let manifest = HashCache::open(hashes)?.manifest(path, &|_| {})?;
+                let bar = row::progress_bar("hashing", gguf.file_bytes(), true);
+                let manifest = HashCache::open(hashes)?.manifest(path, &|bytes| bar.inc(bytes))?;
+                bar.finish_and_clear();
                 let files: Vec<PathBuf> = gguf.files().map(|file| file.path.to_owned()).collect();
                 reader.add_files(&manifest, &files)?;
                 let path = path.canonicalize().with_context(|| format!("cannot find {}", path.display()))?;
@@ -59,14 +63,33 @@ impl Offer {
 }
 
 /// What the planner is told of a node.
-pub(super) fn device_spec(hello: &Hello, device: &Device, threads: usize) -> Result<DeviceSpec, String> {
-    if threads == 0 {
-        return Err("the device has no threads".to_owned());
+pub(super) fn device_spec(hello: &Hello, device: &Device) -> Result<DeviceSpec, String> {
+    let threads = usize::try_from(device.threads).unwrap_or(usize::MAX);
+    if !(1..=MAX_THREADS).contains(&threads) {
+        return Err(format!("a device with {threads} threads cannot be used, from 1 to {MAX_THREADS} can"));
     }
     let usable = |number: f64| number.is_finite() && number > 0.0;
     let speed = (usable(device.read) && usable(device.products)).then(|| Speed::new(device.read, device.products));
     // Hosts may have the same name; kernels that run at the same time have not the same boot.
     let boot: String = hello.boot.chars().take(8).collect();
     let host = format!("{}-{boot}", hello.host);
-    Ok(DeviceSpec { name: device.name.clone(), host, memory_bytes: device.memory, threads, speed })
+    let (name, shares_memory) = (device.name.clone(), !device.own_memory);
+    Ok(DeviceSpec { name, host, memory_bytes: device.memory, shares_memory, threads, speed })
+}
+
+/// What others are told of a node.
+pub(super) fn node_card(node: NodeId, hello: &Hello) -> Option<NodeCard> {
+    let device = hello.device.as_ref()?;
+    let DeviceSpec { name, host, memory_bytes, shares_memory, threads, speed } = device_spec(hello, device).ok()?;
+    Some(NodeCard {
+        node: node.to_string(),
+        host,
+        device: name,
+        threads,
+        memory_bytes,
+        shares_memory,
+        read: speed.map(|speed| speed.read),
+        products: speed.map(|speed| speed.products),
+        standby: hello.standby,
+    })
 }

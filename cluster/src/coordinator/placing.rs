@@ -38,7 +38,7 @@ pub(super) fn plan(shape: ModelShape, wishes: Wishes, links: Links) -> Plan {
 }
 
 fn cluster(nodes: &[(NodeId, DeviceSpec)], links: &Links) -> Cluster {
-    let mut cluster = Cluster::new(nodes.iter().map(|(_, device)| share_of(device, nodes)).collect());
+    let mut cluster = Cluster::new(nodes.iter().map(|(_, device)| device.clone()).collect());
     for (from, (sender, _)) in nodes.iter().enumerate() {
         for (to, (receiver, _)) in nodes.iter().enumerate() {
             if let Some(speed) = links.between(*sender, *receiver) {
@@ -49,24 +49,24 @@ fn cluster(nodes: &[(NodeId, DeviceSpec)], links: &Links) -> Cluster {
     cluster
 }
 
-/// Every process that computes with a host's cores sees all of its memory as free; together they have it once.
-fn share_of(device: &DeviceSpec, nodes: &[(NodeId, DeviceSpec)]) -> DeviceSpec {
-    let shares = |other: &DeviceSpec| other.host == device.host && other.name == device.name && device.name == "cpu";
-    let count = nodes.iter().filter(|(_, other)| shares(other)).count().max(1) as u64;
-    DeviceSpec { memory_bytes: device.memory_bytes / count, ..device.clone() }
-}
-
 #[cfg(test)]
 mod tests {
     use std::time::Duration;
 
+    use paceline_core::planner::Speed;
     use uuid::Uuid;
 
     use super::*;
 
     fn node(number: u128, host: &str) -> (NodeId, DeviceSpec) {
-        let device =
-            DeviceSpec { name: "cpu".into(), host: host.into(), memory_bytes: 12 << 30, threads: 2, speed: None };
+        let device = DeviceSpec {
+            name: "cpu".into(),
+            host: host.into(),
+            memory_bytes: 12 << 30,
+            shares_memory: true,
+            threads: 2,
+            speed: None,
+        };
         (NodeId(Uuid::from_u128(number)), device)
     }
 
@@ -77,10 +77,17 @@ mod tests {
         let speed = LinkSpeed { round_trip: Duration::from_micros(70), bytes_per_second: 3e8 };
         links.measured(nodes[0].0, nodes[2].0, speed);
         links.measured(nodes[2].0, nodes[0].0, LinkSpeed { bytes_per_second: f64::NAN, ..speed });
-        let cluster = cluster(&nodes, &links);
-        let memory: Vec<u64> = cluster.devices.iter().map(|device| device.memory_bytes >> 30).collect();
+        let placed = cluster(&nodes, &links);
+        // The first measured while others were at work.
+        let slow = Speed::new(5e9, 1e11);
+        let mut measured = nodes.clone();
+        (measured[0].1.speed, measured[1].1.speed) = (Some(slow), Some(Speed::new(2e10, 4e11)));
+        let speeds = cluster(&measured, &links).devices;
+        assert_eq!(speeds[0].speed, speeds[1].speed);
+        assert_eq!((speeds[0].speed.map(|speed| speed.read), speeds[2].speed), (Some(2e10), None));
+        let memory: Vec<u64> = placed.devices.iter().map(|device| device.memory_bytes >> 30).collect();
         assert_eq!(memory, [6, 6, 12]);
-        assert_eq!(cluster.measured.get(&(0, 2)), Some(&speed));
-        assert_eq!(cluster.measured.len(), 1);
+        assert_eq!(placed.measured.get(&(0, 2)), Some(&speed));
+        assert_eq!(placed.measured.len(), 1);
     }
 }

@@ -2,6 +2,7 @@
 
 use std::ops::Range;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use anyhow::{Context, Result, anyhow, bail};
@@ -46,22 +47,26 @@ async fn missing(cached: &CachedModel, pieces: Vec<Range<u32>>) -> Result<Vec<u3
     blocking(move || Ok(cached.missing(&pieces))).await
 }
 
-/// Is told of bytes to fetch and bytes fetched.
-pub(super) type Fetched<'a> = &'a (dyn Fn(u64, u64) + Sync);
+/// Is told of bytes to fetch and bytes fetched; also, with zeros, that files are looked at.
+pub(super) type Fetched = Arc<dyn Fn(u64, u64) + Send + Sync>;
+/// So many bytes of a file are hashed between two signs of life.
+const HASHED_BYTES: u64 = 64 << 20;
 
 impl Weights {
     /// Opens the model with everything in place that the stage needs.
-    pub(super) async fn open(self: &Arc<Self>, load: &Load, fetched: Fetched<'_>) -> Result<Arc<Gguf>> {
+    pub(super) async fn open(self: Arc<Self>, load: &Load, fetched: Fetched) -> Result<Arc<Gguf>> {
         let offered = load.model.as_ref().context("the order to load names no model")?;
         let manifest = Manifest::decode(&offered.manifest).context("the model's manifest cannot be used")?;
         let manifest = Arc::new(manifest);
         self.forget_others(manifest.hash());
-        let (weights, wanted, hint) = (Arc::clone(self), Arc::clone(&manifest), offered.path.clone());
-        if let Some(own) = blocking(move || Ok(weights.own_copy(&wanted, &hint))).await? {
+        let (weights, wanted, hint) = (Arc::clone(&self), Arc::clone(&manifest), offered.path.clone());
+        let alive = Arc::clone(&fetched);
+        if let Some(own) = blocking(move || Ok(weights.own_copy(&wanted, &hint, &alive))).await? {
             return Ok(Arc::new(own));
         }
-        let cached = self.cache.model(&manifest)?;
-        self.complete(&cached, &manifest, load, offered, fetched).await?;
+        let (weights, wanted) = (Arc::clone(&self), Arc::clone(&manifest));
+        let cached = blocking(move || Ok(weights.cache.model(&wanted)?)).await?;
+        self.complete(&cached, &manifest, load, offered, &fetched).await?;
         self.pieces.0.add_cached(&cached);
         Ok(Arc::new(Gguf::open(cached.path())?))
     }
@@ -75,7 +80,7 @@ impl Weights {
     }
 
     /// A copy of the very same model: in this program, the one that was named, or the one at the coordinator's path.
-    fn own_copy(&self, manifest: &Manifest, hint: &str) -> Option<Gguf> {
+    fn own_copy(&self, manifest: &Manifest, hint: &str, alive: &Fetched) -> Option<Gguf> {
         if self.always_fetch {
             return None;
         }
@@ -87,16 +92,22 @@ impl Weights {
             }
         }
         let hint = (!hint.is_empty()).then(|| PathBuf::from(hint));
-        self.own.iter().chain(hint.iter()).find_map(|path| self.same(path, manifest))
+        self.own.iter().chain(hint.iter()).find_map(|path| self.same(path, manifest, alive))
     }
 
-    fn same(&self, path: &Path, manifest: &Manifest) -> Option<Gguf> {
+    fn same(&self, path: &Path, manifest: &Manifest, alive: &Fetched) -> Option<Gguf> {
         // The length tells most others apart before anything is hashed.
         let bytes = std::fs::metadata(path).ok()?.len();
         if manifest.files().first()?.bytes != bytes {
             return None;
         }
-        let own = self.hashes.manifest(path, &|_| {});
+        let hashed = AtomicU64::new(0);
+        let own = self.hashes.manifest(path, &|bytes| {
+            let before = hashed.fetch_add(bytes, Ordering::Relaxed);
+            if before / HASHED_BYTES != (before + bytes) / HASHED_BYTES {
+                alive(0, 0);
+            }
+        });
         match own.map(|own| own.hash() == manifest.hash()) {
             Ok(true) => {
                 let gguf = Gguf::open(path).ok()?;
@@ -125,7 +136,7 @@ impl Weights {
         manifest: &Manifest,
         load: &Load,
         offered: &Model,
-        fetched: Fetched<'_>,
+        fetched: &Fetched,
     ) -> Result<()> {
         let headers = missing(cached, header_pieces(manifest)).await?;
         let mut sources = Sources { weights: self, peers: &offered.sources, client: None };
@@ -150,11 +161,12 @@ struct Sources<'a> {
 }
 
 impl Sources<'_> {
-    async fn fetch(&mut self, cached: &CachedModel, pieces: &[u32], fetched: Fetched<'_>) -> Result<()> {
+    async fn fetch(&mut self, cached: &CachedModel, pieces: &[u32], fetched: &Fetched) -> Result<()> {
         if pieces.is_empty() {
             return Ok(());
         }
-        cached.reserve(pieces)?;
+        let (room, wanted) = (cached.clone(), pieces.to_vec());
+        blocking(move || Ok(room.reserve(&wanted)?)).await?;
         let total = cached.manifest().piece_bytes(pieces.iter().copied());
         let mut failures = Vec::new();
         for peer in self.peers {
@@ -180,21 +192,22 @@ impl Sources<'_> {
         cached: &CachedModel,
         pieces: &[u32],
         total: u64,
-        fetched: Fetched<'_>,
+        fetched: &Fetched,
     ) -> Result<()> {
         if self.client.is_none() {
             self.client = Some(self.reach(peer).await?);
         }
         let client = self.client.as_ref().context("there is no connection")?;
         let model = cached.hash().0;
-        let done = std::sync::atomic::AtomicU64::new(0);
+        let left = cached.manifest().piece_bytes(pieces.iter().copied());
+        let done = AtomicU64::new(total.saturating_sub(left));
         let one = |piece: u32| {
             let (cached, done) = (cached.clone(), &done);
             async move {
                 let bytes = client.fetch(PieceRequest { model, piece }).await?;
                 let length = bytes.len() as u64;
                 tokio::task::spawn_blocking(move || cached.store(piece, &bytes)).await??;
-                let done = done.fetch_add(length, std::sync::atomic::Ordering::Relaxed) + length;
+                let done = done.fetch_add(length, Ordering::Relaxed) + length;
                 fetched(total, done);
                 Ok::<_, anyhow::Error>(())
             }

@@ -1,7 +1,10 @@
 //! Makes the stage that the coordinator asks for, links it, and takes it down again. One at a time.
+//!
+//! Read [`Work::run`]: the life of a stage from the order to load to its end. Whoever releases it waits until its
+//! memory is really free.
 
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
 use anyhow::{Context, Result, anyhow, bail};
@@ -10,7 +13,7 @@ use paceline_compute::device::{Device, LoadedStage, MemorySpec, MemoryUse};
 use paceline_control::{Connect, Failed, FromShard, Link, Linked, Load, Loaded, Progress, Released, from_shard};
 use paceline_gguf::Gguf;
 use paceline_model::{Overrides, RopeScaling, StageLayers};
-use paceline_proto::{Epoch, Reply, SessionId};
+use paceline_proto::{Epoch, NodeId, Reply, SessionId};
 use paceline_shard::actor::{self, Shard};
 use paceline_shard::worker::Links;
 use paceline_shard::{Feedback, Place, Stage};
@@ -18,7 +21,7 @@ use paceline_transport::{
     Endpoint, Expected, LinkCloser, LinkCounters, LinkKey, LinkReceiver, LinkReport, LinkSender, LinkSettings, Pending,
     ReplySender,
 };
-use tokio::sync::{mpsc, watch};
+use tokio::sync::{mpsc, oneshot, watch};
 use tokio::task::spawn_local;
 use tracing::{debug, info, warn};
 
@@ -28,8 +31,6 @@ use crate::link;
 
 /// The link from the stage before comes within this time after the order to connect.
 const LINK: Duration = Duration::from_secs(25);
-/// A stage that is released ends after the step it is in.
-const END: Duration = Duration::from_secs(30);
 /// Progress is told after so many bytes.
 const PROGRESS_BYTES: u64 = 64 << 20;
 /// Bounds of what the coordinator may ask for; far beyond any model, far below any overflow.
@@ -48,33 +49,43 @@ struct Inner {
     held: Mutex<Option<Held>>,
 }
 
-/// A stage, or one in the making.
+/// A stage, or one in the making, as seen from outside: the work itself is a task of its own.
 struct Held {
     epoch: Epoch,
-    state: Holding,
+    /// Takes the order to connect, once.
+    connect: Option<oneshot::Sender<Connect>>,
+    running: Arc<OnceLock<Running>>,
+    /// True tells the work that it is no longer wanted.
+    release: watch::Sender<bool>,
+    /// True, or closed, when the work is over and its memory is free.
+    over: watch::Receiver<bool>,
 }
 
-enum Holding {
-    /// Weights are fetched and packed. Becomes true when that has ended.
-    Loading(watch::Receiver<bool>),
-    /// In memory, and waiting to be linked.
-    Loaded(Box<Ready>),
-    /// Links are being made.
-    Linking,
-    /// At work.
-    Running(Running),
-}
-
-struct Ready {
-    stage: Stage,
-    pending: Pending,
-    last: bool,
-}
-
+/// What can be done with a stage at work.
 struct Running {
     shard: Shard,
     closer: LinkCloser,
     counters: Arc<LinkCounters>,
+}
+
+/// The life of one stage.
+struct Work {
+    workshop: Workshop,
+    epoch: Epoch,
+    connect: oneshot::Receiver<Connect>,
+    running: Arc<OnceLock<Running>>,
+    release: watch::Receiver<bool>,
+    outbox: Outbox,
+}
+
+/// Why a stage's life is over.
+enum End {
+    /// The coordinator said so.
+    Released,
+    /// A link to a neighbour is gone, which is not this node's fault.
+    Neighbour,
+    /// It cannot go on.
+    Failed(anyhow::Error),
 }
 
 /// An order to load whose every field is checked.
@@ -94,50 +105,186 @@ impl Workshop {
 
     /// The placement that is worked for, and how many steps of it have come.
     pub(super) fn progress(&self) -> (Epoch, u64) {
-        self.held().as_ref().map_or((Epoch(0), 0), |held| match &held.state {
-            Holding::Running(running) => (held.epoch, running.counters.frames()),
-            _ => (held.epoch, 0),
-        })
+        let steps = |held: &Held| held.running.get().map_or(0, |running| running.counters.frames());
+        self.held().as_ref().map_or((Epoch(0), 0), |held| (held.epoch, steps(held)))
     }
 
     /// Begins to load; what was held before is released first.
     pub(super) async fn load(&self, load: Load, outbox: Outbox) {
         self.release_all().await;
         let epoch = Epoch(load.epoch);
-        let (ended, ending) = watch::channel(false);
-        *self.held() = Some(Held { epoch, state: Holding::Loading(ending) });
-        let workshop = self.clone();
+        let (connect, connected) = oneshot::channel();
+        let (release, released) = watch::channel(false);
+        let (ends, over) = watch::channel(false);
+        let running = Arc::default();
+        let work = Work {
+            workshop: self.clone(),
+            epoch,
+            connect: connected,
+            running: Arc::clone(&running),
+            release: released,
+            outbox,
+        };
+        *self.held() = Some(Held { epoch, connect: Some(connect), running, release, over });
         spawn_local(async move {
-            let loaded = workshop.make(&load, &outbox).await;
-            ended.send_replace(true);
-            match loaded {
-                Ok((ready, memory)) => workshop.loaded(epoch, ready, memory, &outbox),
-                Err(error) => workshop.failed(epoch, &format!("{error:#}"), &outbox),
-            }
+            work.run_and_tell(&load).await;
+            ends.send_replace(true);
         });
     }
 
-    async fn make(&self, load: &Load, outbox: &Outbox) -> Result<(Ready, MemoryUse)> {
-        let order = Order::read(load)?;
-        let pending = self.0.endpoint.expect(order.expected);
-        let epoch = load.epoch;
-        let tell = |progress: Progress| {
+    /// Passes on the order to connect.
+    pub(super) fn connect(&self, connect: Connect) {
+        let epoch = Epoch(connect.epoch);
+        let waiting = self.held().as_mut().filter(|held| held.epoch == epoch).and_then(|held| held.connect.take());
+        // Work that is over already has told why.
+        if waiting.is_none_or(|waiting| waiting.send(connect).is_err()) {
+            debug!(%epoch, "an order to connect came for a stage that does not wait for it");
+        }
+    }
+
+    /// Voids a session's chunks, ahead of the frames under way.
+    pub(super) fn cancel(&self, session: SessionId) {
+        if let Some(running) = self.held().as_ref().and_then(|held| held.running.get())
+            && !running.shard.cancel(session)
+        {
+            // The chunk is then computed in vain; nobody waits for its result.
+            warn!(%session, "the stage could not be told of a cancel");
+        }
+    }
+
+    /// Drops what is held of a placement, and tells when its memory is free.
+    pub(super) async fn release(&self, epoch: Epoch, outbox: &Outbox) {
+        self.end(|held| held.epoch == epoch).await;
+        say(outbox, from_shard::Message::Released(Released { epoch: epoch.0 }));
+    }
+
+    /// Drops whatever is held.
+    pub(super) async fn release_all(&self) {
+        self.end(|_| true).await;
+    }
+
+    /// Ends a stage and waits until its memory is free, which takes as long as the step or the loading it is in. When
+    /// nobody waits any more it is still held, so that whoever asks next waits for it too.
+    async fn end(&self, which: impl Fn(&Held) -> bool) {
+        let ending = self.held().as_ref().filter(|held| which(held)).map(|held| {
+            held.release.send_replace(true);
+            held.over.clone()
+        });
+        let Some(mut over) = ending else { return };
+        drop(over.wait_for(|over| *over).await);
+        self.held().take_if(|held| which(held));
+    }
+
+    fn held(&self) -> MutexGuard<'_, Option<Held>> {
+        self.0.held.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Work {
+    async fn run_and_tell(self, load: &Load) {
+        let (epoch, outbox) = (self.epoch, self.outbox.clone());
+        let (reason, neighbour) = match self.run(load).await {
+            End::Released => return,
+            End::Neighbour => ("a link to a neighbour is gone".to_owned(), true),
+            End::Failed(error) => (format!("{error:#}"), false),
+        };
+        warn!(%epoch, reason, "the stage is over");
+        say(&outbox, from_shard::Message::Failed(Failed { epoch: epoch.0, reason, neighbour }));
+    }
+
+    /// Loads, waits for the order to connect, links, and runs until a link or the coordinator ends it.
+    async fn run(mut self, load: &Load) -> End {
+        match self.try_run(load).await {
+            Ok(end) => end,
+            Err(_) if *self.release.borrow() => End::Released,
+            Err(error) => End::Failed(error),
+        }
+    }
+
+    async fn try_run(&mut self, load: &Load) -> Result<End> {
+        let Order { place, layers, memory, overrides, expected } = Order::read(load)?;
+        let pending = self.workshop.0.endpoint.expect(expected);
+        let loaded = self.load(load, layers, overrides, memory).await?;
+        let MemoryUse { weights, pages, states, buffers } = loaded.memory_use();
+        info!(epoch = %self.epoch, stage = place.index, "stage loaded");
+        let told = Loaded { epoch: self.epoch.0, weights, pages, states, buffers };
+        say(&self.outbox, from_shard::Message::Loaded(told));
+        let stage = Stage::new(place, loaded, Feedback::own());
+        let connect = unless(&mut self.release, async { (&mut self.connect).await.context("nobody connects") }).await?;
+        let workshop = self.workshop.clone();
+        let linked = workshop.link(&connect, pending);
+        let (from, to, report) = unless(&mut self.release, linked).await?;
+        Ok(self.work(stage, place.last, from, to, &report).await)
+    }
+
+    async fn load(
+        &mut self,
+        load: &Load,
+        layers: StageLayers,
+        overrides: Overrides,
+        memory: MemorySpec,
+    ) -> Result<Box<dyn LoadedStage>> {
+        let (epoch, outbox) = (load.epoch, self.outbox.clone());
+        let told = AtomicU64::new(0);
+        let fetched = Arc::new(move |fetch_total: u64, fetched: u64| {
+            let before = told.load(Ordering::Relaxed);
+            if fetch_total > 0 && fetched < fetch_total && fetched < before.saturating_add(PROGRESS_BYTES) {
+                return;
+            }
+            told.store(fetched, Ordering::Relaxed);
+            let progress = Progress { epoch, fetch_total, fetched, ..Progress::default() };
             // Progress that nobody has room for is not worth waiting.
             drop(outbox.try_send(FromShard { message: Some(from_shard::Message::Progress(progress)) }));
-        };
-        let fetched = |fetch_total, fetched| tell(Progress { epoch, fetch_total, fetched, ..Progress::default() });
-        let model = self.0.weights.open(load, &fetched).await?;
-        let (workshop, outbox) = (self.clone(), outbox.clone());
-        let Order { place, layers, memory, overrides, .. } = order;
+        });
+        let weights = Arc::clone(&self.workshop.0.weights);
+        let model = unless(&mut self.release, weights.open(load, fetched)).await?;
+        let (workshop, outbox) = (self.workshop.clone(), self.outbox.clone());
+        // What has begun to load is waited for even when it is no longer wanted: its memory is not free before.
         let loading = tokio::task::spawn_blocking(move || {
             workshop.load_stage(&model, &layers, &overrides, memory, epoch, &outbox)
         });
-        let loaded = loading.await.map_err(|_| anyhow!("the thread that loaded the stage panicked"))??;
-        let used = loaded.memory_use();
-        info!(epoch, stage = place.index, layers = ?(load.first_layer..load.end_layer), "stage loaded");
-        Ok((Ready { stage: Stage::new(place, loaded, Feedback::own()), pending, last: place.last }, used))
+        loading.await.map_err(|_| anyhow!("the thread that loaded the stage panicked"))?
     }
 
+    async fn work(&mut self, stage: Stage, last: bool, from: LinkReceiver, to: LinkSender, report: &LinkReport) -> End {
+        let running = start(stage, last, from, to, self.epoch, &self.outbox);
+        let (mut ended, closer) = (running.shard.ended.clone(), running.closer.clone());
+        drop(self.running.set(running));
+        let linked = Linked {
+            epoch: self.epoch.0,
+            carrier: report.carrier.to_string(),
+            round_trip_micros: u64::try_from(report.round_trip.as_micros()).unwrap_or(u64::MAX),
+            bytes_per_second: report.bytes_per_second,
+        };
+        say(&self.outbox, from_shard::Message::Linked(linked));
+        let released = async {
+            drop(self.release.wait_for(|released| *released).await);
+        };
+        // An error of waiting means that the actor is gone, and the thread with it.
+        let by_itself = tokio::select! {
+            _ = ended.wait_for(|ended| *ended) => true,
+            () = released => false,
+        };
+        if by_itself {
+            return End::Neighbour;
+        }
+        closer.close();
+        drop(ended.wait_for(|ended| *ended).await);
+        End::Released
+    }
+}
+
+/// Waits for the work, unless the stage is no longer wanted.
+async fn unless<T>(release: &mut watch::Receiver<bool>, work: impl Future<Output = Result<T>>) -> Result<T> {
+    tokio::select! {
+        biased;
+        // An error means that whoever could want it is gone.
+        _ = release.wait_for(|released| *released) => bail!("the stage is no longer wanted"),
+        done = work => done,
+    }
+}
+
+impl Workshop {
     fn load_stage(
         &self,
         model: &Arc<Gguf>,
@@ -149,124 +296,27 @@ impl Workshop {
     ) -> Result<Box<dyn LoadedStage>> {
         let program = paceline_model::record_with(model, layers, overrides)?;
         let (loaded, told) = (AtomicU64::new(0), AtomicU64::new(0));
-        let load_total = model.tensor_bytes();
         let mut progress = |bytes: u64| {
             let loaded = loaded.fetch_add(bytes, Ordering::Relaxed) + bytes;
             if loaded - told.load(Ordering::Relaxed) >= PROGRESS_BYTES {
                 told.store(loaded, Ordering::Relaxed);
-                let progress = Progress { epoch, load_total, loaded, ..Progress::default() };
+                let progress = Progress { epoch, loaded, ..Progress::default() };
                 drop(outbox.try_send(FromShard { message: Some(from_shard::Message::Progress(progress)) }));
             }
         };
         Ok(self.0.device.load(program, model, memory, &mut progress)?)
     }
 
-    fn loaded(&self, epoch: Epoch, ready: Ready, memory: MemoryUse, outbox: &Outbox) {
-        let MemoryUse { weights, pages, states, buffers } = memory;
-        if let Some(held) = self.held().as_mut().filter(|held| held.epoch == epoch) {
-            held.state = Holding::Loaded(Box::new(ready));
-            let loaded = Loaded { epoch: epoch.0, weights, pages, states, buffers };
-            say(outbox, from_shard::Message::Loaded(loaded));
-        }
-    }
-
-    fn failed(&self, epoch: Epoch, reason: &str, outbox: &Outbox) {
-        if self.held().take_if(|held| held.epoch == epoch).is_some() {
-            warn!(%epoch, reason, "the stage failed");
-            say(outbox, from_shard::Message::Failed(Failed { epoch: epoch.0, reason: reason.to_owned() }));
-        }
-    }
-
-    /// Connects to the next stage, waits for the one before, and starts.
-    pub(super) fn connect(&self, connect: Connect, outbox: Outbox) {
-        let epoch = Epoch(connect.epoch);
-        let Some(ready) = self.begin_linking(epoch) else {
-            return debug!(%epoch, "an order to connect came for a stage that is not loaded");
-        };
-        let workshop = self.clone();
-        spawn_local(async move {
-            match workshop.link(*ready, &connect, &outbox).await {
-                Ok((running, report)) => workshop.run(epoch, running, &report, &outbox),
-                Err(error) => workshop.failed(epoch, &format!("{error:#}"), &outbox),
-            }
-        });
-    }
-
-    fn begin_linking(&self, epoch: Epoch) -> Option<Box<Ready>> {
-        let mut held = self.held();
-        let held = held.as_mut().filter(|held| held.epoch == epoch)?;
-        match std::mem::replace(&mut held.state, Holding::Linking) {
-            Holding::Loaded(ready) => Some(ready),
-            other => {
-                held.state = other;
-                None
-            }
-        }
-    }
-
-    async fn link(&self, ready: Ready, connect: &Connect, outbox: &Outbox) -> Result<(Running, LinkReport)> {
+    /// Connects to the next stage, and waits for the one before.
+    async fn link(self, connect: &Connect, pending: Pending) -> Result<(LinkReceiver, LinkSender, LinkReport)> {
         let link = connect.to.as_ref().context("the order to connect names no link")?;
         let ends = LinkEnds::read(Epoch(connect.epoch), link)?;
         let peer = link.peer.as_ref().context("the link has no other end")?;
         let unix = (!peer.unix.is_empty()).then_some(peer.unix.as_str());
         let routes = link::routes(&peer.data, unix, link::carrier_from(&link.carrier)?)?;
         let (to, report) = link::connect(&self.0.endpoint, ends.node, &routes, ends.key, ends.settings).await?;
-        let from = ready.pending.wait(LINK).await.context("the stage before did not connect")?;
-        Ok((start(ready.stage, ready.last, from, to, Epoch(connect.epoch), outbox), report))
-    }
-
-    fn run(&self, epoch: Epoch, running: Running, report: &LinkReport, outbox: &Outbox) {
-        let mut ended = running.shard.ended.clone();
-        {
-            let mut held = self.held();
-            // Dropping what is no longer wanted closes its links.
-            let Some(held) = held.as_mut().filter(|held| held.epoch == epoch) else { return running.closer.close() };
-            held.state = Holding::Running(running);
-        }
-        let linked = Linked {
-            epoch: epoch.0,
-            carrier: report.carrier.to_string(),
-            round_trip_micros: u64::try_from(report.round_trip.as_micros()).unwrap_or(u64::MAX),
-            bytes_per_second: report.bytes_per_second,
-        };
-        say(outbox, from_shard::Message::Linked(linked));
-        let (workshop, outbox) = (self.clone(), outbox.clone());
-        spawn_local(async move {
-            // An error means that the actor is gone, and the thread with it.
-            drop(ended.wait_for(|ended| *ended).await);
-            workshop.failed(epoch, "the stage ended: a link to a neighbour is gone", &outbox);
-        });
-    }
-
-    /// Voids a session's chunks, ahead of the frames under way.
-    pub(super) fn cancel(&self, session: SessionId) {
-        if let Some(Held { state: Holding::Running(running), .. }) = self.held().as_ref()
-            && !running.shard.cancel(session)
-        {
-            // The chunk is then computed in vain; nobody waits for its result.
-            warn!(%session, "the stage could not be told of a cancel");
-        }
-    }
-
-    /// Drops what is held of a placement, and tells when its memory is free.
-    pub(super) async fn release(&self, epoch: Epoch, outbox: Outbox) {
-        let held = self.held().take_if(|held| held.epoch == epoch);
-        if let Some(held) = held {
-            end(held).await;
-        }
-        say(&outbox, from_shard::Message::Released(Released { epoch: epoch.0 }));
-    }
-
-    /// Drops whatever is held.
-    pub(super) async fn release_all(&self) {
-        let held = self.held().take();
-        if let Some(held) = held {
-            end(held).await;
-        }
-    }
-
-    fn held(&self) -> MutexGuard<'_, Option<Held>> {
-        self.0.held.lock().unwrap_or_else(PoisonError::into_inner)
+        let from = pending.wait(LINK).await.context("the stage before did not connect")?;
+        Ok((from, to, report))
     }
 }
 
@@ -280,22 +330,6 @@ fn start(stage: Stage, last: bool, from: LinkReceiver, to: LinkSender, epoch: Ep
     };
     let links = Links { from: Box::new(from), to: to.map(|to| to as _), replies };
     Running { shard: actor::start(stage, links), closer, counters }
-}
-
-/// Ends a stage and waits until its memory is free.
-async fn end(held: Held) {
-    let mut ended = match held.state {
-        Holding::Loading(ended) => ended,
-        Holding::Loaded(_) | Holding::Linking => return,
-        Holding::Running(running) => {
-            running.closer.close();
-            running.shard.ended
-        }
-    };
-    // An error of waiting means that whoever would tell is gone, and the memory with it.
-    if tokio::time::timeout(END, ended.wait_for(|ended| *ended)).await.is_err() {
-        warn!(epoch = %held.epoch, "the stage did not end within {} s", END.as_secs());
-    }
 }
 
 fn say(outbox: &Outbox, message: from_shard::Message) {
@@ -314,14 +348,14 @@ impl ReplySender for ControlReplies {
     fn reply(&mut self, reply: Reply) -> paceline_transport::Result<()> {
         let Reply::Failed { stage, reason } = reply else { return Err(paceline_transport::Error::Closed) };
         warn!(stage, reason, "the stage failed");
-        say(&self.outbox, from_shard::Message::Failed(Failed { epoch: self.epoch.0, reason }));
+        say(&self.outbox, from_shard::Message::Failed(Failed { epoch: self.epoch.0, reason, neighbour: false }));
         Ok(())
     }
 }
 
 /// What is known of a link's other end.
 struct LinkEnds {
-    node: paceline_proto::NodeId,
+    node: NodeId,
     key: LinkKey,
     settings: LinkSettings,
 }

@@ -3,8 +3,10 @@
 use std::time::Duration;
 
 use metrics_exporter_prometheus::PrometheusHandle;
+use tokio::sync::watch;
 
 use crate::access::ApiKeys;
+use crate::status::NodeCard;
 
 /// Everything the HTTP server needs to be told besides the engine and its socket.
 #[derive(Clone)]
@@ -37,6 +39,8 @@ pub struct ApiConfig {
     pub shutdown_timeout: Duration,
     /// Where `/metrics` comes from; without it there is no such page. Default: none.
     pub metrics: Option<PrometheusHandle>,
+    /// The nodes of the cluster, as they come and go; without it there is only this process. Default: none.
+    pub nodes: Option<watch::Receiver<Vec<NodeCard>>>,
 }
 
 impl Default for ApiConfig {
@@ -55,6 +59,7 @@ impl Default for ApiConfig {
             stall_timeout: Duration::from_secs(120),
             shutdown_timeout: Duration::from_secs(30),
             metrics: None,
+            nodes: None,
         }
     }
 }

@@ -30,4 +30,4 @@ pub use access::ApiKeys;
 pub use config::{ApiConfig, Defaults};
 pub use error::{Error, Result};
 pub use server::serve;
-pub use status::{SERVICE, StatusReport};
+pub use status::{NodeCard, SERVICE, StatusReport};

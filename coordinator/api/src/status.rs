@@ -27,9 +27,35 @@ pub struct StatusReport {
     pub architecture: String,
     /// Tokens of one session.
     pub context: usize,
+    /// The nodes that belong to the cluster, those without a stage too. Empty where everything is one process.
+    #[serde(default)]
+    pub nodes: Vec<NodeCard>,
     /// What the service is doing.
     #[serde(flatten)]
     pub status: Status,
+}
+
+/// A node of a cluster, as a planner wants to know it.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct NodeCard {
+    /// Its name.
+    pub node: String,
+    /// Its host. Two hosts of the same name are told apart here.
+    pub host: String,
+    /// Its device: `cpu`.
+    pub device: String,
+    /// Threads that compute.
+    pub threads: usize,
+    /// Bytes that may be planned with.
+    pub memory_bytes: u64,
+    /// That is what its host has free, for all nodes there that say so.
+    pub shares_memory: bool,
+    /// Bytes it reads per second, where it was measured.
+    pub read: Option<f64>,
+    /// Multiply-adds of integers it makes per second, where it was measured.
+    pub products: Option<f64>,
+    /// It is used only when others are too few.
+    pub standby: bool,
 }
 
 /// Whether requests are served, for whoever sends or restarts.
@@ -49,6 +75,7 @@ pub(crate) async fn report(api: web::Data<Api>) -> Result<HttpResponse> {
         model: model.id.clone(),
         architecture: model.architecture.clone(),
         context: model.context,
+        nodes: api.config.nodes.as_ref().map(|nodes| nodes.borrow().clone()).unwrap_or_default(),
         status,
     }))
 }

@@ -25,6 +25,14 @@ pub const LINK_DEADLINE: Duration = Duration::from_secs(30);
 /// A node whose stage failed is not used again for so long, so that a fault that stays does not take down row after row.
 pub const HOLD_OFF: Duration = Duration::from_secs(10);
 
+/// A row that broke soon after it was placed is not placed again for so long, times the number of times in a row: what
+/// cannot work must not keep everybody busy.
+pub const PAUSE: Duration = Duration::from_secs(1);
+/// A row that was in force for so long was a good one.
+const SOON: Duration = Duration::from_secs(30);
+/// The most such pauses.
+const MOST_PAUSES: u32 = 30;
+
 /// What the membership is told.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Event {
@@ -190,6 +198,11 @@ pub struct Membership {
     row: Option<Row>,
     /// The nodes that could not hold the model; not tried again unchanged.
     unplaced: Option<Vec<NodeId>>,
+    /// Rows that broke soon, one after the other.
+    broken_soon: u32,
+    /// When the newest row was placed, and when the next may be.
+    placed: Duration,
+    not_before: Duration,
 }
 
 /// What can be seen from outside.
@@ -210,7 +223,17 @@ pub struct View {
 impl Membership {
     /// Nobody is here. A row is placed by `plan` once `wanted` nodes are.
     pub fn new(wanted: usize, plan: Plan) -> Self {
-        Self { plan, wanted, nodes: BTreeMap::new(), epoch: Epoch(0), row: None, unplaced: None }
+        Self {
+            plan,
+            wanted,
+            nodes: BTreeMap::new(),
+            epoch: Epoch(0),
+            row: None,
+            unplaced: None,
+            broken_soon: 0,
+            placed: Duration::ZERO,
+            not_before: Duration::ZERO,
+        }
     }
 
     /// Takes in one event at the time `now`, measured from any fixed moment, and appends what is to be done.
@@ -234,7 +257,7 @@ impl Membership {
             Event::Failed { node, epoch, reason } => self.stage_failed(node, epoch, &reason, now, actions),
             Event::Released { node, epoch } => self.released(node, epoch, now),
             Event::Left { node, reason } => self.remove(node, &reason, actions),
-            Event::Broken { epoch, reason } => self.end_row(epoch, None, &reason, actions),
+            Event::Broken { epoch, reason } => self.broken(epoch, &reason, now, actions),
             Event::Tick => {}
         }
         self.expire(now, actions);
@@ -280,6 +303,16 @@ impl Membership {
         }
         let stage = self.row.as_ref().and_then(|row| row.stage_of(node));
         self.end_row(epoch, stage, reason, actions);
+    }
+
+    fn broken(&mut self, epoch: Epoch, reason: &str, now: Duration, actions: &mut Vec<Action>) {
+        if self.row.as_ref().is_none_or(|row| row.epoch != epoch) {
+            return;
+        }
+        let soon = now.saturating_sub(self.placed) < SOON;
+        self.broken_soon = if soon { (self.broken_soon + 1).min(MOST_PAUSES) } else { 0 };
+        self.not_before = now + PAUSE * self.broken_soon;
+        self.end_row(epoch, None, reason, actions);
     }
 
     fn released(&mut self, node: NodeId, epoch: Epoch, now: Duration) {
@@ -342,28 +375,35 @@ impl Membership {
         }
     }
 
-    /// Places a row if there is none and enough nodes are free. Those on standby are used only to make up the number.
+    /// Places a row if there is none and enough nodes are free. Those on standby are used only to make up the number,
+    /// or where the others cannot hold the model.
     fn place(&mut self, now: Duration, actions: &mut Vec<Action>) {
-        if self.row.is_some() {
+        if self.row.is_some() || now < self.not_before {
             return;
         }
         let usable = |node: &Node| node.duty == Duty::Free && node.held_off <= now;
-        let mut ids: Vec<NodeId> = self.nodes.iter().filter(|(_, node)| usable(node)).map(|(id, _)| *id).collect();
-        if ids.len() < self.wanted || self.unplaced.as_ref() == Some(&ids) {
+        let all: Vec<NodeId> = self.nodes.iter().filter(|(_, node)| usable(node)).map(|(id, _)| *id).collect();
+        if all.len() < self.wanted || self.unplaced.as_ref() == Some(&all) {
             return;
         }
+        let mut ids = all.clone();
         ids.sort_by_key(|id| self.nodes[id].standby);
-        let regular = ids.iter().filter(|id| !self.nodes[id].standby).count();
-        ids.truncate(regular.max(self.wanted));
-        let devices: Vec<_> = ids.iter().map(|id| (*id, self.nodes[id].device.clone())).collect();
-        match (self.plan)(&devices) {
+        let regular = ids.iter().filter(|id| !self.nodes[id].standby).count().max(self.wanted);
+        let placed = self
+            .try_place(&ids[..regular])
+            .or_else(|reason| if regular < ids.len() { self.try_place(&ids) } else { Err(reason) });
+        match placed {
             Ok(placement) => self.begin(&ids, placement, now, actions),
             Err(reason) => {
-                ids.sort_unstable();
-                self.unplaced = Some(ids);
+                self.unplaced = Some(all);
                 actions.push(Action::Unplaced { reason });
             }
         }
+    }
+
+    fn try_place(&mut self, ids: &[NodeId]) -> Result<Placement, String> {
+        let devices: Vec<_> = ids.iter().map(|id| (*id, self.nodes[id].device.clone())).collect();
+        (self.plan)(&devices)
     }
 
     fn begin(&mut self, ids: &[NodeId], placement: Placement, now: Duration, actions: &mut Vec<Action>) {
@@ -373,6 +413,7 @@ impl Membership {
         for id in &nodes {
             self.nodes.get_mut(id).expect("it was just looked up").duty = Duty::Stage(epoch);
         }
+        self.placed = now;
         self.row = Some(Row::new(epoch, &nodes, now));
         actions.push(Action::Load { epoch, placement: Box::new(placement), row: nodes });
     }

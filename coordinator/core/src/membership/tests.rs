@@ -16,7 +16,14 @@ fn node(number: u128) -> NodeId {
 
 fn device(number: u128) -> Box<DeviceSpec> {
     let host = format!("host{number}");
-    Box::new(DeviceSpec { name: "cpu".into(), host, memory_bytes: 64 << 30, threads: 2, speed: None })
+    Box::new(DeviceSpec {
+        name: "cpu".into(),
+        host,
+        memory_bytes: 64 << 30,
+        shares_memory: false,
+        threads: 2,
+        speed: None,
+    })
 }
 
 /// The shape of a model of 24 layers.
@@ -228,6 +235,37 @@ fn standbys_are_used_only_to_make_up_the_number() {
     world.on(Event::Joined { node: node(9), device: device(9), standby: true });
     let view = world.membership.view();
     assert_eq!(view.epoch, Some(Epoch(2)));
+}
+
+#[test]
+fn rows_that_cannot_work_are_tried_less_and_less_often() {
+    let mut world = World::new(1);
+    let (mut epoch, _) = row_of(&world.join(1));
+    for pauses in 1..=4 {
+        let actions = world.on(Event::Broken { epoch, reason: "refused".into() });
+        assert_eq!(actions.len(), 2, "{actions:?}");
+        world.on(Event::Released { node: node(1), epoch });
+        assert_eq!(world.pass(PAUSE * pauses - Duration::from_millis(1), &[1]), []);
+        epoch = row_of(&world.pass(Duration::from_secs(1), &[1])).0;
+    }
+    // One that worked for a while is replaced at once.
+    assert_eq!(world.pass(SOON, &[1]), []);
+    world.on(Event::Broken { epoch, reason: "a link".into() });
+    row_of(&world.on(Event::Released { node: node(1), epoch }));
+}
+
+#[test]
+fn a_standby_helps_where_the_others_are_too_small_and_nobody_is_asked_twice() {
+    let mut world = World::new(1);
+    world.on(Event::Joined { node: node(9), device: device(9), standby: true });
+    // With one node wanted the standby makes up the number; it goes, and a node that cannot hold the model comes.
+    world.on(Event::Left { node: node(9), reason: "gone".into() });
+    let poor = Box::new(DeviceSpec { memory_bytes: 0, ..*device(1) });
+    assert_eq!(world.on(Event::Joined { node: node(1), device: poor, standby: false }).len(), 1);
+    let actions = world.on(Event::Joined { node: node(9), device: device(9), standby: true });
+    // The plan of these tests refuses any row with the poor node in it.
+    assert_eq!(actions, [Action::Unplaced { reason: "no memory".into() }]);
+    assert_eq!(world.pass(Duration::from_secs(3), &[1, 9]), []);
 }
 
 #[test]

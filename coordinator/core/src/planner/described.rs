@@ -108,7 +108,7 @@ impl FromStr for DeviceGroup {
         let (speed, assumed) = found.speed();
         let name = found.name.unwrap_or("gpu").to_owned();
         let (host, threads) = (found.host.unwrap_or_default(), found.threads.unwrap_or(1));
-        let device = DeviceSpec { name, host, memory_bytes, threads, speed };
+        let device = DeviceSpec { name, host, memory_bytes, shares_memory: false, threads, speed };
         Ok(Self { count: found.count.unwrap_or(1), device, assumed })
     }
 }

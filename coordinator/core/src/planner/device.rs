@@ -7,6 +7,8 @@ use super::{Error, MAX_THREADS, Result};
 
 /// Seconds of a step that are neither reading nor multiplying, if nothing else is known: waking, sampling, frames.
 pub const STEP_OVERHEAD: f64 = 50e-6;
+/// What the cores of a host are called.
+pub(super) const CPU: &str = "cpu";
 /// Hosts and devices that a plan can have; rows are never that long.
 pub const MAX_DEVICES: usize = 4096;
 
@@ -19,6 +21,8 @@ pub struct DeviceSpec {
     pub host: String,
     /// Bytes that may be used: what is free, less a margin for everything that is not planned here.
     pub memory_bytes: u64,
+    /// The memory is what the host has free, for all its devices that say so; [`Cluster::new`] divides it among them.
+    pub shares_memory: bool,
     /// Threads that compute; 1 for a device that has its own way of computing.
     pub threads: usize,
     /// How fast it is; `None` if not known, which counts as no faster than any other.
@@ -75,6 +79,29 @@ impl LinkSpeed {
     }
 }
 
+/// Every process that computes with a host's cores sees all that is free as its own; together they have it once. One
+/// that started later sees less, so the most that any saw is what there is.
+fn share_of_memory(device: &DeviceSpec, devices: &[DeviceSpec]) -> u64 {
+    if !device.shares_memory {
+        return device.memory_bytes;
+    }
+    let sharing = devices.iter().filter(|other| other.shares_memory && other.host == device.host);
+    let (count, most) = sharing.fold((0, 0), |(count, most), other| (count + 1, other.memory_bytes.max(most)));
+    most / count
+}
+
+/// Processes with as many threads on the cores of one host are equally fast; if one measured less, others were at work
+/// while it did.
+fn speed_of_alike(device: &DeviceSpec, devices: &[DeviceSpec]) -> Option<Speed> {
+    if device.name != CPU {
+        return device.speed;
+    }
+    let alike =
+        |other: &&DeviceSpec| other.name == CPU && (&other.host, other.threads) == (&device.host, device.threads);
+    let speeds = devices.iter().filter(alike).filter_map(|other| other.speed);
+    speeds.max_by(|one, other| one.read.total_cmp(&other.read))
+}
+
 /// All devices that a model may be placed on, and how they are connected.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Cluster {
@@ -90,7 +117,12 @@ pub struct Cluster {
 
 impl Cluster {
     /// Devices with the usual links.
-    pub fn new(devices: Vec<DeviceSpec>) -> Self {
+    pub fn new(mut devices: Vec<DeviceSpec>) -> Self {
+        let whole = devices.clone();
+        for device in &mut devices {
+            device.memory_bytes = share_of_memory(device, &whole);
+            device.speed = speed_of_alike(device, &whole);
+        }
         Self {
             devices,
             within_host: LinkSpeed::WITHIN_HOST,

@@ -135,6 +135,7 @@ mod tests {
             name: "gpu".to_owned(),
             host: host.to_owned(),
             memory_bytes,
+            shares_memory: false,
             threads: 1,
             speed: None,
         };

@@ -8,7 +8,7 @@ use paceline_gguf::testing::PublishedShape;
 use super::*;
 
 pub(super) fn device(host: &str, memory_bytes: u64, speed: Option<Speed>) -> DeviceSpec {
-    DeviceSpec { name: "gpu".to_owned(), host: host.to_owned(), memory_bytes, threads: 1, speed }
+    DeviceSpec { name: "gpu".to_owned(), host: host.to_owned(), memory_bytes, shares_memory: false, threads: 1, speed }
 }
 
 fn cards(description: &str) -> Cluster {
