@@ -9,11 +9,11 @@ use std::time::{Duration, Instant};
 
 use actix::fut::{ActorStreamExt, WrapStream};
 use actix::{Actor, Addr, AsyncContext, Context, Handler, Message, SpawnHandle};
-use paceline_core::coordinator::{Action, Event};
+use paceline_core::coordinator::{Action, Event, Opening};
 use paceline_core::limits::QUEUE;
 use paceline_core::session::{Event as SessionEvent, Goal, Request, TokenGoal};
 use paceline_core::{Coordinator, Session, Wish};
-use paceline_proto::{Epoch, Frame, Payload, Reply, SamplingSettings, SessionId, Step};
+use paceline_proto::{Epoch, Frame, Payload, Reply, SessionId, Step};
 use paceline_text::{Detokenizer, TextStream};
 use paceline_transport::FrameSender;
 use tokio::sync::{mpsc, oneshot, watch};
@@ -30,7 +30,7 @@ use crate::placement::{Health, Placed, Service, Shards, StageCard};
 use crate::session::actor::{SessionActor, Times, ToSession};
 use crate::session::outbox::{Outbox, UPDATES};
 
-/// Messages per session that may wait in the coordinator's mailbox: its opening, a wish, and its leaving.
+/// Messages per session that may wait in the coordinator's mailbox: a wish, its opening, perhaps again, and its leaving.
 const MESSAGES_PER_SESSION: usize = 4;
 
 /// The one actor that decides who runs and what goes into the next step.
@@ -108,7 +108,9 @@ impl CoordinatorActor {
     /// Takes over a placement's links. Those of the one before are dropped, and with them what is still under way.
     pub(crate) fn install(&mut self, placed: Placed, context: &mut Context<Self>) {
         self.card.send_replace(Arc::new(placed.card(&self.service.model)));
-        context.set_mailbox_capacity(MESSAGES_PER_SESSION * (placed.limits.slots + placed.limits.queue));
+        // Those who are here may be more than a smaller placement has room for.
+        let sessions = self.sessions.len() + placed.limits.slots + placed.limits.queue;
+        context.set_mailbox_capacity(MESSAGES_PER_SESSION * sessions);
         let Placed { epoch, head, replies, shards, stages, .. } = placed;
         let replies = ReceiverStream::new(replies).map(Some).chain(tokio_stream::once(None));
         let replies = replies.into_actor(self).map(move |reply, actor, context| actor.hear(epoch, reply, context));
@@ -151,6 +153,7 @@ impl CoordinatorActor {
         match action {
             Action::Send { step, rows } => self.send(step, &rows),
             Action::Opened { session } => self.tell(session, SessionEvent::Opened),
+            Action::Interrupted { session } => self.tell(session, SessionEvent::Interrupted),
             Action::Outcome { session, outcome, position } => {
                 self.tell(session, SessionEvent::Outcome { outcome, position })
             }
@@ -286,7 +289,7 @@ impl Actor for CoordinatorActor {
 #[rtype(result = "()")]
 pub(crate) enum FromSession {
     /// It wants to run.
-    Open { session: SessionId, prompt_tokens: usize, token_limit: usize, sampling: Box<SamplingSettings> },
+    Open { session: SessionId, opening: Opening },
     /// It wants this run.
     Want { session: SessionId, wish: Wish },
     /// It is over.
@@ -298,9 +301,7 @@ impl Handler<FromSession> for CoordinatorActor {
 
     fn handle(&mut self, message: FromSession, context: &mut Self::Context) {
         let event = match message {
-            FromSession::Open { session, prompt_tokens, token_limit, sampling } => {
-                Event::Open { session, prompt_tokens, token_limit, sampling }
-            }
+            FromSession::Open { session, opening } => Event::Open { session, opening },
             FromSession::Want { session, wish } => Event::Want { session, wish },
             FromSession::Leave { session } => Event::Leave { session },
         };

@@ -3,8 +3,8 @@
 pub(crate) mod actor;
 pub(crate) mod outbox;
 
-use paceline_core::Refusal;
 use paceline_core::session::FinishReason as Ended;
+use paceline_core::{Loss, Refusal};
 
 use crate::engine::FinishReason;
 use crate::error::Error;
@@ -25,6 +25,14 @@ pub(crate) fn refused(refusal: Refusal) -> Error {
     }
 }
 
+/// Why the session could not go on, as a client is told.
+pub(crate) fn lost(loss: &Loss) -> Error {
+    match loss {
+        Loss::Stopped => Error::ShuttingDown,
+        other => Error::Lost { reason: other.to_string() },
+    }
+}
+
 /// How the answer ended, as a client is told. `stop` is the stop string that was found, if one was.
 pub(crate) fn ended(reason: Ended, stop: Option<String>) -> Result<FinishReason, Error> {
     match (reason, stop) {
@@ -33,6 +41,6 @@ pub(crate) fn ended(reason: Ended, stop: Option<String>) -> Result<FinishReason,
         (Ended::Length, None) => Ok(FinishReason::Length),
         (Ended::Cancelled, _) => Err(Error::ClientLeft),
         (Ended::Refused(refusal), _) => Err(refused(refusal)),
-        (Ended::Lost(loss), _) => Err(Error::Lost { reason: loss.to_string() }),
+        (Ended::Lost(loss), _) => Err(lost(&loss)),
     }
 }

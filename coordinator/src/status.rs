@@ -20,8 +20,11 @@ pub struct Status {
     pub running: usize,
     /// Sessions that may run at once.
     pub slots: usize,
-    /// Sessions that wait to be admitted.
+    /// Sessions that wait to be admitted, or interrupted ones to be restored.
     pub waiting: usize,
+    /// Of these, sessions that were interrupted.
+    #[serde(default)]
+    pub interrupted: usize,
     /// Sessions admitted.
     pub admitted: u64,
     /// Pages that running sessions hold.
@@ -81,6 +84,7 @@ impl Status {
             running: core.running,
             slots: core.slots,
             waiting: core.waiting,
+            interrupted: core.interrupted,
             admitted: core.admitted,
             pages_used: core.pages_used,
             pages_reserved: core.pages_reserved,

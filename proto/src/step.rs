@@ -32,6 +32,9 @@ pub enum Operation {
         slot: Slot,
         /// How the tail chooses tokens.
         sampling: Box<SamplingSettings>,
+        /// The tokens before this position are its prompt's. Those from there on count as generated, also where it is
+        /// given them as input, because the row that generated them is gone.
+        generated_from: u32,
     },
     /// Appends pages to a session's page table.
     Grant {

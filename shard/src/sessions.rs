@@ -125,7 +125,7 @@ mod tests {
 
     fn open(number: u128, slot: u32) -> Operation {
         let sampling = Box::new(SamplingSettings::default());
-        Operation::Open { session: session(number), slot: Slot(slot), sampling }
+        Operation::Open { session: session(number), slot: Slot(slot), sampling, generated_from: 0 }
     }
 
     fn grant(number: u128, pages: &[u32]) -> Operation {

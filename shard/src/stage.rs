@@ -140,10 +140,10 @@ impl Stage {
             self.loaded.apply(work)?;
         }
         match operation {
-            Operation::Open { session, sampling, .. } => {
+            Operation::Open { session, sampling, generated_from, .. } => {
                 self.open.open(*session);
                 if self.place.last {
-                    self.tail.open(*session, sampling)?;
+                    self.tail.open(*session, sampling, *generated_from)?;
                 }
             }
             Operation::Close { session } => {

@@ -39,9 +39,9 @@ impl Tail {
         Self { outputs, samplers: HashMap::new(), row: Vec::new() }
     }
 
-    pub(crate) fn open(&mut self, session: SessionId, settings: &SamplingSettings) -> Result<()> {
+    pub(crate) fn open(&mut self, session: SessionId, settings: &SamplingSettings, generated_from: u32) -> Result<()> {
         let vocabulary = self.outputs()?.vocabulary;
-        let sampler = Sampler::new(settings.clone(), vocabulary).map_err(|error| error.to_string());
+        let sampler = Sampler::resume(settings.clone(), vocabulary, generated_from).map_err(|error| error.to_string());
         self.samplers.insert(session, sampler);
         Ok(())
     }

@@ -129,7 +129,7 @@ fn memory_that_does_not_exist_is_refused() {
         let error = |operation: Operation| refused(scene, 1, |frame| frame.step.operations.push(operation));
         let open = |number, slot| {
             let sampling = Box::new(SamplingSettings::default());
-            Operation::Open { session: session(number), slot: Slot(slot), sampling }
+            Operation::Open { session: session(number), slot: Slot(slot), sampling, generated_from: 0 }
         };
         let grant = |number, pages: Vec<PageId>| Operation::Grant { session: session(number), pages };
         assert!(matches!(error(open(1, 3)), Error::OpenTwice { .. }));
@@ -165,7 +165,7 @@ fn more_wanted_rows_than_reserved_are_refused_at_the_tail() {
         let error = refused(scene, 0, |frame| {
             let chunk = frame.step.chunks[0].clone();
             let sampling = Box::new(SamplingSettings::default());
-            let open = Operation::Open { session: session(3), slot: Slot(2), sampling };
+            let open = Operation::Open { session: session(3), slot: Slot(2), sampling, generated_from: 0 };
             let grant = Operation::Grant { session: session(3), pages: vec![PageId(6)] };
             frame.step.operations.extend([open, grant]);
             frame.step.chunks.push(Chunk { session: session(3), ..chunk });
@@ -238,7 +238,7 @@ impl Change {
                     logprobs: Some(other),
                     ..SamplingSettings::default()
                 };
-                Operation::Open { session, slot: Slot(one), sampling: Box::new(sampling) }
+                Operation::Open { session, slot: Slot(one), sampling: Box::new(sampling), generated_from: other }
             }
             2 => Operation::Grant { session, pages: self.numbers.map(PageId).into() },
             3 => Operation::Grant { session, pages: vec![PageId(one % 8); self.length] },

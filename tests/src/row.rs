@@ -33,6 +33,30 @@ pub struct RowLayout {
     pub context: usize,
 }
 
+impl RowLayout {
+    fn limits(&self) -> Limits {
+        let page_tokens = 16;
+        let pages = self.slots * self.context.div_ceil(page_tokens);
+        Limits {
+            run_ahead: self.run_ahead,
+            prefill_rows: self.prefill_rows,
+            ..Limits::new(self.shards, self.slots, pages, page_tokens, self.context)
+        }
+    }
+
+    fn memory(limits: &Limits) -> MemorySpec {
+        MemorySpec {
+            page_tokens: limits.page_tokens,
+            pages: limits.pages,
+            slots: limits.slots,
+            key_type: KvType::F16,
+            value_type: KvType::F16,
+            rows: limits.step_rows,
+            wanted: limits.step_wanted,
+        }
+    }
+}
+
 /// What became of a session.
 #[derive(Debug, Default)]
 pub struct Answer {
@@ -51,6 +75,8 @@ struct Talk {
 
 /// Cores and stages.
 pub struct Row {
+    model: Arc<Gguf>,
+    epoch: Epoch,
     coordinator: Coordinator,
     stages: Vec<Stage>,
     talks: BTreeMap<SessionId, Talk>,
@@ -67,24 +93,12 @@ impl Row {
     /// # Panics
     /// If they cannot be loaded.
     pub fn new(model: &Arc<Gguf>, layout: &RowLayout) -> Row {
-        let page_tokens = 16;
-        let pages = layout.slots * layout.context.div_ceil(page_tokens);
-        let mut limits = Limits::new(layout.shards, layout.slots, pages, page_tokens, layout.context);
-        limits.run_ahead = layout.run_ahead;
-        limits.prefill_rows = layout.prefill_rows;
-        let memory = MemorySpec {
-            page_tokens,
-            pages,
-            slots: layout.slots,
-            key_type: KvType::F16,
-            value_type: KvType::F16,
-            rows: limits.step_rows,
-            wanted: limits.step_wanted,
-        };
-        let results = limits.credits * limits.step_wanted;
+        let (limits, epoch) = (layout.limits(), Epoch::default());
         Row {
-            coordinator: Coordinator::new(Epoch::default(), limits),
-            stages: load(model, layout.shards, memory, results),
+            model: Arc::clone(model),
+            epoch,
+            stages: load(model, RowLayout::memory(&limits), &limits, epoch),
+            coordinator: Coordinator::new(epoch, limits),
             talks: BTreeMap::new(),
             under_way: VecDeque::new(),
             now: Duration::ZERO,
@@ -112,6 +126,29 @@ impl Row {
     /// The client of a session leaves.
     pub fn leave(&mut self, id: SessionId) {
         self.tell(id, SessionEvent::ClientLeft);
+    }
+
+    /// Every stage is gone, and what was under way; the coordinator hears of it.
+    pub fn fail(&mut self) {
+        self.stages.clear();
+        self.under_way.clear();
+        self.on(Event::Failed { stage: 0, reason: "its process was killed".to_owned() });
+    }
+
+    /// Puts other stages in the place of those there are: from scratch, under a new epoch.
+    ///
+    /// # Panics
+    /// If they cannot be loaded.
+    pub fn replace(&mut self, layout: &RowLayout) {
+        let limits = layout.limits();
+        self.epoch.0 += 1;
+        self.under_way.clear();
+        self.stages = load(&self.model, RowLayout::memory(&limits), &limits, self.epoch);
+        // A token that was computed and never told is computed again.
+        for Talk { answer, .. } in self.talks.values_mut() {
+            answer.logits.truncate(answer.tokens.len());
+        }
+        self.on(Event::Reset { epoch: self.epoch, limits: Box::new(limits) });
     }
 
     /// Runs the oldest step that is under way; false if there is none.
@@ -198,12 +235,16 @@ impl Row {
     fn on(&mut self, event: Event) {
         let mut actions = Vec::new();
         self.coordinator.on(event, self.now, &mut actions);
-        for action in actions {
+        // Who is told something may have another step sent, which comes after these.
+        let (sends, rest): (Vec<_>, Vec<_>) =
+            actions.into_iter().partition(|action| matches!(action, Action::Send { .. }));
+        for action in sends.into_iter().chain(rest) {
             match action {
                 Action::Send { step, .. } => {
                     self.under_way.push_back(Frame { step, payload: Payload::empty(), times: Vec::new() });
                 }
                 Action::Opened { session } => self.tell(session, SessionEvent::Opened),
+                Action::Interrupted { session } => self.tell(session, SessionEvent::Interrupted),
                 Action::Outcome { session, outcome, position } => {
                     self.tell(session, SessionEvent::Outcome { outcome, position });
                 }
@@ -223,9 +264,7 @@ impl Row {
         talk.core.on(event, &mut actions);
         for action in actions {
             match action {
-                SessionAction::Open { prompt_tokens, token_limit, sampling } => {
-                    self.on(Event::Open { session, prompt_tokens, token_limit, sampling });
-                }
+                SessionAction::Open(opening) => self.on(Event::Open { session, opening }),
                 SessionAction::Want(wish) => self.on(Event::Want { session, wish }),
                 SessionAction::Leave => self.on(Event::Leave { session }),
                 SessionAction::Emit(sampled) => self.answer_mut(session).tokens.push(sampled.token),
@@ -244,15 +283,16 @@ impl Row {
 pub fn single_stage(model: &Arc<Gguf>) -> Stage {
     let (key_type, value_type) = (KvType::F16, KvType::F16);
     let memory = MemorySpec { page_tokens: 16, pages: 4, slots: 1, key_type, value_type, rows: 64, wanted: 1 };
-    load(model, 1, memory, 1).pop().expect("one stage")
+    load(model, memory, &Limits::new(1, 1, 4, 16, 64), Epoch::default()).pop().expect("one stage")
 }
 
-fn load(model: &Arc<Gguf>, shards: usize, memory: MemorySpec, results: usize) -> Vec<Stage> {
+fn load(model: &Arc<Gguf>, memory: MemorySpec, limits: &Limits, epoch: Epoch) -> Vec<Stage> {
+    let (shards, results) = (limits.stages, limits.credits * limits.step_wanted);
     let layers = ModelShape::read(model).expect("the model's shape").layers.len();
     let device = CpuDevice::new(1, None).expect("a thread");
     let (head, tail) = feedback(results);
     let mut ends = [Some(head), Some(tail)];
-    let place = |index: usize| Place { index, first: index == 0, last: index + 1 == shards, epoch: Epoch::default() };
+    let place = |index: usize| Place { index, first: index == 0, last: index + 1 == shards, epoch };
     let load = |(index, range)| {
         let program = paceline_model::record(model, &StageLayers::of(range, layers)).expect("the stage is recorded");
         let loaded = device.load(program, model, memory, &mut |_| {}).expect("the stage is loaded");

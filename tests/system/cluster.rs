@@ -1,10 +1,12 @@
 //! A coordinator and its shards as processes of their own, and what they do together.
 
+use std::io::BufReader;
+use std::net::{SocketAddr, TcpStream};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use serde_json::Value;
+use serde_json::{Value, json};
 use tempfile::TempDir;
 
 use crate::http;
@@ -156,6 +158,46 @@ fn layers_that_a_host_does_not_have_are_fetched_once() {
 }
 
 #[test]
+fn activations_may_travel_in_less_than_single_precision() {
+    for activations in ["f16", "int8"] {
+        let options = Options { coordinator: &["--activations", activations], ..Options::default() };
+        let answer = Cluster::start(2, &options).coordinator.chat(QUESTION);
+        let text = answer["choices"][0]["message"]["content"].as_str().expect("a text");
+        assert!(text.contains("The code for Ruth is 4821."), "{activations}: {text}");
+    }
+}
+
+#[test]
+fn a_shard_that_was_silent_for_a_while_joins_again() {
+    let cluster = Cluster::start(2, &Options::default());
+    let expected = cluster.coordinator.chat(QUESTION);
+    let id = cluster.shards[1].0.id().to_string();
+    let signal = |name: &str| assert!(Command::new("kill").args([name, &id]).status().expect("kill").success());
+    signal("-STOP");
+    cluster.await_ready(false);
+    signal("-CONT");
+    cluster.await_ready(true);
+    assert_eq!(tokens(&cluster.coordinator.chat(QUESTION)), tokens(&expected));
+}
+
+#[test]
+fn nodes_are_told_and_can_be_planned_with() {
+    let cluster = Cluster::start(2, &Options { shard: &["--memory", "2"], ..Options::default() });
+    let nodes = cluster.status()["nodes"].clone();
+    assert_eq!(nodes.as_array().map(Vec::len), Some(2), "{nodes}");
+    assert_eq!(nodes[0]["memory_bytes"], 2_u64 << 30, "{nodes}");
+    let url = format!("http://{}", cluster.coordinator.address);
+    let plan: Value =
+        serde_json::from_str(&output(&["plan", "--cluster", &url, "--shards", "2", "--ctx", "4096", "--json"]))
+            .expect("JSON");
+    assert_eq!(plan["stages"].as_array().map(Vec::len), Some(2), "{plan}");
+    assert!(plan["prediction"].is_object(), "{plan}");
+    let server = Server::start(&[]);
+    let said = complaint(&["plan", "--cluster", &format!("http://{}", server.address)]);
+    assert!(said.contains("no shards have joined"), "{said}");
+}
+
+#[test]
 fn a_lost_shard_is_replaced_and_the_service_returns() {
     let mut cluster = Cluster::start(2, &Options::default());
     let expected = cluster.coordinator.chat(QUESTION);
@@ -166,6 +208,47 @@ fn a_lost_shard_is_replaced_and_the_service_returns() {
     cluster.shards.push(shard(&cluster.folder, 7, &[]));
     cluster.await_ready(true);
     assert_eq!(tokens(&cluster.coordinator.chat(QUESTION)), tokens(&expected));
+}
+
+/// A long answer by chance, as a stream.
+fn long_answer(address: SocketAddr) -> BufReader<TcpStream> {
+    let body = json!({
+        "prompt": [5, 6, 7, 8, 9], "max_tokens": 600, "temperature": 1, "seed": 11, "presence_penalty": 0.1,
+        "ignore_eos": true, "logprobs": 2, "return_token_ids": true, "stream": true,
+        "stream_options": {"include_usage": true},
+    });
+    let mut reader = BufReader::new(http::send(address, "POST", "/v1/completions", body.to_string().as_bytes()));
+    assert_eq!(http::read_head(&mut reader).0, 200);
+    reader
+}
+
+/// What a stream tells to its end, but for names and times: tokens, log probabilities, text and counts.
+fn told(begin: Vec<u8>, mut reader: BufReader<TcpStream>) -> Vec<Value> {
+    let mut body = begin;
+    while let Some(chunk) = http::read_chunk(&mut reader) {
+        body.extend(chunk);
+    }
+    let events = http::events(&String::from_utf8(body).expect("UTF-8"));
+    events.into_iter().map(|event| json!([event["choices"], event["usage"]])).collect()
+}
+
+#[test]
+fn an_answer_goes_on_when_a_shard_is_killed() {
+    let mut cluster = Cluster::start(2, &Options { coordinator: &["--ctx", "2048"], ..Options::default() });
+    let address = cluster.coordinator.address;
+    let expected = told(Vec::new(), long_answer(address));
+    assert!(expected.len() > 600, "{} events", expected.len());
+    for (index, killed) in [1, 0, 1].into_iter().enumerate() {
+        let mut reader = long_answer(address);
+        let begin = http::read_chunk(&mut reader).expect("the first token");
+        drop(cluster.shards.remove(killed)); // by a signal that it cannot catch
+        cluster.await_ready(false);
+        let status = cluster.status();
+        assert_eq!((&status["interrupted"], &status["running"]), (&json!(1), &json!(0)), "{status}");
+        cluster.shards.push(shard(&cluster.folder, 8 + index, &[]));
+        assert!(told(begin, reader) == expected, "shard {killed} was killed: another answer");
+        cluster.await_ready(true);
+    }
 }
 
 #[test]

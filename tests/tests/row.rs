@@ -87,6 +87,110 @@ fn a_quantized_hybrid_with_experts_is_served_as_it_runs_alone() {
     check("mini16-Q8_0");
 }
 
+/// Everything that a tail must remember to choose the next token as if nothing had happened.
+fn sampling(session: usize) -> SamplingSettings {
+    SamplingSettings {
+        temperature: 0.9,
+        top_p: 0.98,
+        seed: 7 + session as u64,
+        repetition_penalty: 1.1,
+        frequency_penalty: 0.3,
+        presence_penalty: 0.2,
+        penalty_window: 24,
+        logprobs: Some(2),
+        ..SamplingSettings::default()
+    }
+}
+
+/// Sessions that come one after the other while those before them run; `after` every step something may happen.
+fn serve(row: &mut Row, mut after: impl FnMut(&mut Row, usize)) -> Vec<SessionId> {
+    let mut ids = Vec::new();
+    for steps in 1.. {
+        let session = ids.len();
+        if session < DISTURBED {
+            ids.push(row.start(session as u128, &prompt(session), TOKENS, sampling(session)));
+        }
+        if !row.step() && ids.len() == DISTURBED {
+            break;
+        }
+        after(row, steps);
+    }
+    ids
+}
+
+/// Three prompts of several chunks among them; more than there are slots.
+const DISTURBED: usize = 6;
+
+type Told = Vec<(Vec<u32>, Vec<Vec<u32>>)>;
+
+fn told(row: &Row, ids: &[SessionId]) -> Told {
+    let whole = |id: &SessionId| {
+        let answer = row.answer(*id);
+        assert_eq!(answer.finish.as_ref().map(|finish| &finish.reason), Some(&FinishReason::Length));
+        (answer.tokens.clone(), answer.logits[..TOKENS].to_vec())
+    };
+    assert!(row.is_clean());
+    ids.iter().map(whole).collect()
+}
+
+/// What comes when nothing happens, and in how many steps.
+fn undisturbed(model: &Arc<Gguf>, layout: &RowLayout) -> (Told, usize) {
+    let (mut row, mut steps) = (Row::new(model, layout), 0);
+    let ids = serve(&mut row, |_, step| steps = step);
+    (told(&row, &ids), steps)
+}
+
+/// Kills the row once, after every `stride`-th step there is, and then again and again.
+fn check_kills(name: &str, stride: usize) {
+    let model = model(name);
+    let expected = undisturbed(&model, &layout(1, false)).0;
+    for (shards, run_ahead) in [(1, false), (1, true), (2, false), (2, true), (4, false), (4, true)] {
+        let layout = layout(shards, run_ahead);
+        let (quiet, steps) = undisturbed(&model, &layout);
+        assert!(quiet == expected, "{name}, {shards} stages, run-ahead {run_ahead}: other bits without any trouble");
+        let kills = (1..=steps).step_by(stride).map(|at| at..at + 1).chain(std::iter::once(0..usize::MAX));
+        for kill in kills {
+            let mut row = Row::new(&model, &layout);
+            let ids = serve(&mut row, |row, step| {
+                let again = kill.len() == 1 || step % 40 == 17;
+                if kill.contains(&step) && again {
+                    row.fail();
+                    row.replace(&layout);
+                }
+            });
+            let same = told(&row, &ids) == expected;
+            assert!(same, "{name}, {shards} stages, run-ahead {run_ahead}, killed in {kill:?}: other tokens or bits");
+        }
+    }
+}
+
+#[test]
+fn a_row_that_dies_at_any_step_changes_no_bit() {
+    check_kills("nano16-f32", 3);
+}
+
+#[test]
+fn a_quantized_row_that_dies_changes_no_bit() {
+    check_kills("mini16-Q8_0", 23);
+    check_kills("nano-moe16-f32", 23);
+}
+
+#[test]
+fn a_row_that_is_replaced_by_one_of_other_stages_changes_no_bit() {
+    let model = model("nano16-f32");
+    let (expected, steps) = undisturbed(&model, &layout(1, false));
+    for first in 1..steps.min(60) {
+        let mut row = Row::new(&model, &layout(2, true));
+        let ids = serve(&mut row, |row, step| {
+            if step >= first && (step - first).is_multiple_of(50) {
+                let shards = [4, 1, 3, 2][(step - first) / 50 % 4];
+                row.replace(&layout(shards, shards != 3));
+            }
+        });
+        assert!(told(&row, &ids) == expected, "first replaced after {first} steps");
+    }
+}
+
 #[test]
 fn who_leaves_is_void_at_once_and_changes_nobody() {
     let model = model("nano16-f32");
@@ -163,7 +267,7 @@ fn rows_of_vectors_travel_like_tokens() {
         let operations = if index == 0 {
             let pages = (0..4).map(PageId).collect();
             vec![
-                Operation::Open { session, slot: Slot(0), sampling: sampling.clone() },
+                Operation::Open { session, slot: Slot(0), sampling: sampling.clone(), generated_from: 0 },
                 Operation::Grant { session, pages },
             ]
         } else {

@@ -4,11 +4,12 @@
 //! for all its tokens are free it is `Opened`; each `Want` brings tokens that it wants run; the scheduler cuts them
 //! into chunks and sends steps while credits last; a step's `Done` returns its credit and brings outcomes; `Leave`
 //! ends it, wherever it is. `coordinator/compose.rs` says how a step's chunks are chosen, `coordinator/running.rs`
-//! how run-ahead works.
+//! how run-ahead works, `coordinator/restoring.rs` how sessions outlive their row.
 
 mod admission;
 mod compose;
 mod pace;
+mod restoring;
 mod running;
 mod status;
 #[cfg(test)]
@@ -36,14 +37,10 @@ use running::Running;
 pub enum Event {
     /// A session wants to run.
     Open {
-        /// A name never used before.
+        /// A name never used before, or that of an interrupted session.
         session: SessionId,
-        /// Tokens of its prompt: until so many are sent, its chunks count as prefill.
-        prompt_tokens: usize,
-        /// The most tokens it will ever have, prompt and answer together.
-        token_limit: usize,
-        /// How the tail chooses tokens.
-        sampling: Box<SamplingSettings>,
+        /// What it asks for.
+        opening: Opening,
     },
     /// A session that is `Opened` wants this run after what it wanted before. After a wish for a token or a
     /// vector it may wish again only when it has it; and when run-ahead is on, the wish after a token must be
@@ -62,14 +59,14 @@ pub enum Event {
     },
     /// A step came back. Steps of an old epoch and unknown ones are counted and ignored.
     Done(StepDone),
-    /// A stage is gone or in error, and the memory of all sessions with it.
+    /// A stage is gone or in error, and the memory of all sessions with it: those that run are interrupted.
     Failed {
         /// Which, counted from 0.
         stage: usize,
         /// What it says.
         reason: String,
     },
-    /// A placement is in force: at its start everything is free. Whoever still runs or waits is lost.
+    /// A placement is in force: at its start everything is free. Whoever still runs is interrupted, and goes on in it.
     Reset {
         /// The placement's epoch.
         epoch: Epoch,
@@ -78,6 +75,23 @@ pub enum Event {
     },
     /// The moment that [`Coordinator::deadline`] named has come.
     Tick,
+    /// The service ends: everybody is lost, and nobody is let in any more.
+    Stop,
+}
+
+/// What a session asks for when it opens.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Opening {
+    /// Tokens that it has: until so many are sent, its chunks count as prefill.
+    pub tokens: usize,
+    /// Of these, the tokens of its prompt; the others it got before it was interrupted.
+    pub prompt_tokens: usize,
+    /// The most tokens it will ever have, prompt and answer together.
+    pub token_limit: usize,
+    /// How the tail chooses tokens.
+    pub sampling: Box<SamplingSettings>,
+    /// It was interrupted, and this is its answer to that.
+    pub again: bool,
 }
 
 /// What the coordinator wants done.
@@ -113,6 +127,12 @@ pub enum Action {
     },
     /// Tell the stages that nobody waits for the session's chunks in flight.
     Cancel {
+        /// Whose.
+        session: SessionId,
+    },
+    /// The session's row is over. It keeps its place, and is to open again with all the tokens it has; what it wants
+    /// until then is ignored.
+    Interrupted {
         /// Whose.
         session: SessionId,
     },
@@ -203,6 +223,28 @@ pub enum Loss {
         /// The new placement's.
         epoch: Epoch,
     },
+    /// Its row is over, and it has no place in another one.
+    #[error("it was not restored within {} s: {reason}", waited.as_secs())]
+    NotRestored {
+        /// How long it waited.
+        waited: Duration,
+        /// Why it had to.
+        reason: String,
+    },
+    /// It was interrupted again and again without getting a token.
+    #[error("it was restored {restores} times without a new token: {reason}")]
+    Restores {
+        /// How often.
+        restores: u32,
+        /// What interrupted it last.
+        reason: String,
+    },
+    /// The row was replaced by one in which it does not fit.
+    #[error("the new placement is too small for it: {0}")]
+    TooSmall(Refusal),
+    /// The service ends.
+    #[error("the service is shutting down")]
+    Stopped,
     /// The session wanted what it may not.
     #[error(transparent)]
     Misuse(#[from] Misuse),
@@ -217,8 +259,10 @@ pub struct Coordinator {
     next_step: u64,
     pages: PagePool,
     slots: Slots,
-    /// In order of arrival.
-    waiting: VecDeque<Waiting>,
+    /// In order of arrival, which is the order of admission too: an interrupted session is where it was.
+    waiting: BTreeMap<u64, Waiting>,
+    /// Sessions that arrived.
+    arrivals: u64,
     running: BTreeMap<SessionId, Running>,
     /// Sessions that have a token and have not answered, by when they got it.
     unanswered: BTreeSet<(Duration, SessionId)>,
@@ -244,7 +288,8 @@ impl Coordinator {
             next_step: 0,
             pages: PagePool::new(limits.pages),
             slots: Slots::new(limits.slots),
-            waiting: VecDeque::new(),
+            waiting: BTreeMap::new(),
+            arrivals: 0,
             running: BTreeMap::new(),
             unanswered: BTreeSet::new(),
             closes: Vec::new(),
@@ -264,15 +309,15 @@ impl Coordinator {
     /// Takes in one event at the time `now`, measured from any fixed moment, and appends what is to be done.
     pub fn on(&mut self, event: Event, now: Duration, actions: &mut Vec<Action>) {
         match event {
-            Event::Open { session, prompt_tokens, token_limit, sampling } => {
-                self.open(Waiting { session, prompt_tokens, token_limit, sampling, since: now }, actions);
-            }
+            Event::Open { session, opening } if opening.again => self.reopen(session, opening, actions),
+            Event::Open { session, opening } => self.open(session, opening, now, actions),
             Event::Want { session, wish } => self.want(session, wish, now, actions),
             Event::Leave { session } => self.leave(session, actions),
             Event::Done(done) => self.done(done, now, actions),
-            Event::Failed { stage, reason } => self.fail(Loss::Stage { stage, reason }, actions),
-            Event::Reset { epoch, limits } => self.reset(epoch, *limits, actions),
+            Event::Failed { stage, reason } => self.fail(Loss::Stage { stage, reason }, now, actions),
+            Event::Reset { epoch, limits } => self.reset(epoch, *limits, now, actions),
             Event::Tick => {}
+            Event::Stop => self.stop(actions),
         }
         self.admit(actions);
         self.expire(now, actions);
@@ -282,9 +327,9 @@ impl Coordinator {
 
     /// When to send a `Tick` if nothing else happens before. To be asked anew after every event.
     pub fn deadline(&self, now: Duration) -> Option<Duration> {
-        let queue = self.waiting.front().map(|first| first.since + self.limits.queue_deadline);
+        let queue = self.waiting.values().map(|waiting| waiting.due(&self.limits));
         let gather = self.unanswered.iter().map(|(since, _)| *since + self.limits.gather).find(|end| *end > now);
-        queue.into_iter().chain(gather).min()
+        queue.chain(gather).min()
     }
 
     /// Why nothing can run: the stages must be placed anew, and a `Reset` sent. To be asked after `Done` too, since
@@ -295,10 +340,10 @@ impl Coordinator {
 
     fn want(&mut self, session: SessionId, wish: Wish, now: Duration, actions: &mut Vec<Action>) {
         let Some(running) = self.running.get_mut(&session) else {
-            if self.waiting.iter().any(|waiting| waiting.session == session) {
+            if self.waiting.values().any(|waiting| waiting.session == session && waiting.opening.is_some()) {
                 self.lose(session, Misuse::NotOpened.into(), actions);
             }
-            return; // it left, or was lost while its wish was on its way
+            return; // it left, or was lost or interrupted while its wish was on its way
         };
         if let Some(since) = running.answered() {
             self.unanswered.remove(&(since, session));
@@ -318,10 +363,10 @@ impl Coordinator {
         }
         let step = self.steps.pop_front().expect("a known step is in flight");
         if step.id != done.step {
-            return self.fail(Loss::Missing { missing: step.id, came: done.step }, actions);
+            return self.fail(Loss::Missing { missing: step.id, came: done.step }, now, actions);
         }
         if !step.fits(&done.results, |session| self.running.contains_key(&session)) {
-            return self.fail(Loss::Results { step: step.id }, actions);
+            return self.fail(Loss::Results { step: step.id }, now, actions);
         }
         self.pace.observe(step.prefill_rows, step.decode_rows, &done.times);
         self.counts.count_times(self.limits.stages, &done.times);
@@ -360,8 +405,9 @@ impl Coordinator {
     /// Takes a session out, wherever it is. Its pages and its slot are free at once, even while chunks of it are
     /// in flight: whoever gets them next does so in a later step, and every stage runs the steps in order.
     fn remove(&mut self, session: SessionId, actions: &mut Vec<Action>) -> bool {
-        if let Some(place) = self.waiting.iter().position(|waiting| waiting.session == session) {
-            self.waiting.remove(place);
+        let place = self.waiting.iter().find(|(_, waiting)| waiting.session == session);
+        if let Some(number) = place.map(|(number, _)| *number) {
+            self.waiting.remove(&number);
             return true;
         }
         let Some(running) = self.running.remove(&session) else { return false };
@@ -382,22 +428,5 @@ impl Coordinator {
     /// Whether a step in flight has a chunk of the session.
     fn in_flight(&self, session: SessionId) -> bool {
         self.steps.iter().any(|step| step.chunks.iter().any(|chunk| chunk.session == session))
-    }
-
-    /// The memory of all stages is worth nothing any more: everybody is lost, and nobody is let in.
-    fn fail(&mut self, loss: Loss, actions: &mut Vec<Action>) {
-        self.steps.clear();
-        let everybody = self.running.keys().copied().chain(self.waiting.iter().map(|waiting| waiting.session));
-        for session in everybody.collect::<Vec<_>>() {
-            self.lose(session, loss.clone(), actions);
-        }
-        self.closes.clear();
-        self.broken.get_or_insert(loss);
-    }
-
-    fn reset(&mut self, epoch: Epoch, limits: Limits, actions: &mut Vec<Action>) {
-        self.fail(Loss::Replaced { epoch }, actions);
-        let counts = status::Counts { stages: Vec::new(), ..std::mem::take(&mut self.counts) };
-        *self = Self { counts, ..Self::new(epoch, limits) };
     }
 }

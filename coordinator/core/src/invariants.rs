@@ -36,6 +36,9 @@ pub enum Invariant {
     /// A7.
     #[error("A7: answers are waited for from those who owe one")]
     AnswersAwaited,
+    /// A8.
+    #[error("A8: nobody waits who came before somebody who runs")]
+    NobodyOvertakes,
     /// S1.
     #[error("S1: step ids are consecutive")]
     StepsConsecutive,
@@ -84,7 +87,7 @@ impl Invariant {
     }
 }
 
-/// Checks all of A1 to A7 but A2.
+/// Checks all of A1 to A8 but A2.
 ///
 /// # Errors
 /// The first that does not hold.
@@ -101,7 +104,10 @@ pub fn accounts_balance(accounts: &Accounts) -> Result<(), Broken> {
         .holds(running + slots_free == *slots, format_args!("{running} had and {slots_free} free of {slots}"))?;
     Invariant::StepsWithinCredits.holds(steps <= credits, format_args!("{steps} in flight of {credits}"))?;
     Invariant::QueueBounded.holds(waiting <= queue, format_args!("{waiting} wait of {queue}"))?;
-    Invariant::AnswersAwaited.holds(awaited == unanswered, format_args!("{awaited} awaited, {unanswered} owed"))
+    Invariant::AnswersAwaited.holds(awaited == unanswered, format_args!("{awaited} awaited, {unanswered} owed"))?;
+    let Accounts { oldest_waiting, newest_running, .. } = accounts;
+    let overtaken = oldest_waiting.zip(*newest_running).is_some_and(|(oldest, newest)| oldest < newest);
+    Invariant::NobodyOvertakes.holds(!overtaken, format_args!("{oldest_waiting:?} waits, {newest_running:?} runs"))
 }
 
 /// Checks A2, which looks at every page.

@@ -6,6 +6,11 @@ use std::time::Duration;
 pub const QUEUE: usize = 256;
 /// A client that has waited this long for a place is told so rather than kept.
 pub const QUEUE_DEADLINE: Duration = Duration::from_secs(60);
+/// A session whose row is over waits so long for its place in the next: enough to join a host and to load a stage from
+/// it, and no longer than clients and proxies wait for a stream that goes on saying that it is there.
+pub const RESTORE_DEADLINE: Duration = Duration::from_secs(120);
+/// How often a session may be interrupted by faults without a token in between: it may be what takes down row after row.
+pub const RESTORES: u32 = 3;
 /// Steps in flight per stage: one that computes and one that waits behind it, so that no stage idles while a
 /// result travels. More would only add to the time to the next token.
 pub const CREDITS_PER_STAGE: usize = 2;
@@ -43,6 +48,10 @@ pub struct Limits {
     pub queue: usize,
     /// How long a session may wait for a place.
     pub queue_deadline: Duration,
+    /// How long a session whose row is over may wait for its place in the next; nothing where no other row is placed.
+    pub restore_deadline: Duration,
+    /// How often a session may be interrupted by faults without a token in between.
+    pub restores: u32,
     /// Rows of a step, decode and prefill together: the stages' buffers hold as many.
     pub step_rows: usize,
     /// Rows of a step of which a token or a vector is wanted: the tail's logits hold as many.
@@ -84,6 +93,8 @@ impl Limits {
             context,
             queue: QUEUE,
             queue_deadline: QUEUE_DEADLINE,
+            restore_deadline: RESTORE_DEADLINE,
+            restores: RESTORES,
             step_rows: PREFILL_ROWS + slots,
             step_wanted: slots + 1,
             credits: CREDITS_PER_STAGE * stages,

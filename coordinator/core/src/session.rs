@@ -2,7 +2,7 @@
 //!
 //! Read [`Session::on`]. It opens itself with the coordinator, wants its prompt run, then wants each sampled token
 //! run in turn, and knows the three ways to end by itself: an end token, a stop string that the text side found,
-//! and the limit of tokens.
+//! and the limit of tokens. When it is interrupted it opens again, and wants all tokens run that it has.
 //!
 //! An end token is not emitted, since it has no text, but it was computed and it counts as a completion token; the
 //! usual servers count so too.
@@ -14,7 +14,7 @@ use std::collections::BTreeSet;
 
 use paceline_proto::{Outcome, SampledToken, SamplingSettings, Wanted};
 
-use crate::coordinator::{Input, Loss, Refusal, Wish};
+use crate::coordinator::{Input, Loss, Opening, Refusal, Wish};
 
 /// What a session is to do.
 #[derive(Debug, Clone, PartialEq)]
@@ -58,6 +58,8 @@ pub enum Event {
     Begin,
     /// The coordinator gave it a place.
     Opened,
+    /// The row in which it had its place is over: whatever it wanted and has not got will never come.
+    Interrupted,
     /// The coordinator will not run it.
     Refused(Refusal),
     /// A chunk came back.
@@ -87,14 +89,7 @@ pub enum Event {
 #[derive(Debug, Clone, PartialEq)]
 pub enum Action {
     /// To the coordinator: give it a place.
-    Open {
-        /// Tokens of the prompt.
-        prompt_tokens: usize,
-        /// The most tokens it will ever have.
-        token_limit: usize,
-        /// How the tail chooses tokens.
-        sampling: Box<SamplingSettings>,
-    },
+    Open(Opening),
     /// To the coordinator: run this.
     Want(Wish),
     /// To the coordinator: it is over.
@@ -166,14 +161,14 @@ enum State {
 pub struct Session {
     state: State,
     goal: Goal,
-    /// Until it is wanted run.
-    prompt: Vec<u32>,
+    /// The prompt, and every new token but the one that ends it.
+    tokens: Vec<u32>,
     prompt_tokens: usize,
     sampling: SamplingSettings,
     completion_tokens: usize,
     full: bool,
-    /// The token to want run when there is room again.
-    postponed: Option<u32>,
+    /// What to want when there is room again.
+    postponed: Option<Wish>,
 }
 
 impl Session {
@@ -189,7 +184,7 @@ impl Session {
             state: State::New,
             goal,
             prompt_tokens: prompt.len(),
-            prompt,
+            tokens: prompt,
             sampling,
             completion_tokens: 0,
             full: false,
@@ -205,7 +200,8 @@ impl Session {
             (State::Waiting, Event::Opened) => self.opened(actions),
             (State::Waiting, Event::Refused(refusal)) => self.finish(FinishReason::Refused(refusal), None, actions),
             (State::Running, Event::Outcome { outcome, position }) => self.outcome(outcome, position, actions),
-            (State::Running, Event::Stopped { tokens }) => self.stopped(tokens, actions),
+            (State::Running, Event::Interrupted) => self.interrupted(actions),
+            (State::Waiting | State::Running, Event::Stopped { tokens }) => self.stopped(tokens, actions),
             (_, Event::Lost(loss)) => self.finish(FinishReason::Lost(loss), None, actions),
             (State::New, Event::ClientLeft) => self.finish(FinishReason::Cancelled, None, actions),
             (_, Event::ClientLeft) => self.leave(FinishReason::Cancelled, None, actions),
@@ -231,27 +227,45 @@ impl Session {
         if matches!(&self.goal, Goal::Tokens(TokenGoal { max_tokens: Some(0), .. })) {
             return self.finish(FinishReason::Length, None, actions);
         }
+        self.open(false, actions);
+    }
+
+    fn open(&mut self, again: bool, actions: &mut Vec<Action>) {
         self.state = State::Waiting;
-        actions.push(Action::Open {
+        actions.push(Action::Open(Opening {
+            tokens: self.tokens.len(),
             prompt_tokens: self.prompt_tokens,
             token_limit: self.token_limit(),
-            sampling: Box::new(std::mem::take(&mut self.sampling)),
-        });
+            sampling: Box::new(self.sampling.clone()),
+            again,
+        }));
     }
 
     fn opened(&mut self, actions: &mut Vec<Action>) {
         self.state = State::Running;
         let wanted = if self.goal == Goal::Vector { Wanted::Vector } else { Wanted::Sample };
-        let input = Input::Tokens(std::mem::take(&mut self.prompt));
-        actions.push(Action::Want(Wish { input, wanted }));
+        self.want(Wish { input: Input::Tokens(self.tokens.clone()), wanted }, actions);
+    }
+
+    /// Everything that is known of the answer so far is in the tokens.
+    fn interrupted(&mut self, actions: &mut Vec<Action>) {
+        self.postponed = None;
+        self.open(true, actions);
+    }
+
+    fn want(&mut self, wish: Wish, actions: &mut Vec<Action>) {
+        if self.full {
+            self.postponed = Some(wish);
+        } else {
+            actions.push(Action::Want(wish));
+        }
     }
 
     fn outcome(&mut self, outcome: Outcome, position: usize, actions: &mut Vec<Action>) {
         match outcome {
             Outcome::Stored => {}
             Outcome::Sampled(sampled) => {
-                let tokens = self.prompt_tokens + self.completion_tokens;
-                assert_eq!(position, tokens, "a token came out of order");
+                assert_eq!(position, self.tokens.len(), "a token came out of order");
                 self.sampled(sampled, actions);
             }
             Outcome::Vector(vector) => {
@@ -268,15 +282,12 @@ impl Session {
         if self.ends(token) {
             return self.leave(FinishReason::Stop, Some(sampled), actions);
         }
+        self.tokens.push(token);
         actions.push(Action::Emit(sampled));
-        if self.prompt_tokens + self.completion_tokens >= self.token_limit() {
+        if self.tokens.len() >= self.token_limit() {
             return self.leave(FinishReason::Length, None, actions);
         }
-        if self.full {
-            self.postponed = Some(token);
-        } else {
-            actions.push(next(token));
-        }
+        self.want(next(token), actions);
     }
 
     fn ends(&self, token: u32) -> bool {
@@ -291,7 +302,7 @@ impl Session {
 
     fn room(&mut self, actions: &mut Vec<Action>) {
         self.full = false;
-        actions.extend(self.postponed.take().map(next));
+        actions.extend(self.postponed.take().map(Action::Want));
     }
 
     fn leave(&mut self, reason: FinishReason, end_token: Option<SampledToken>, actions: &mut Vec<Action>) {
@@ -308,6 +319,6 @@ impl Session {
 }
 
 /// The wish for the token after `token`.
-fn next(token: u32) -> Action {
-    Action::Want(Wish { input: Input::Tokens(vec![token]), wanted: Wanted::Sample })
+fn next(token: u32) -> Wish {
+    Wish { input: Input::Tokens(vec![token]), wanted: Wanted::Sample }
 }

@@ -17,10 +17,12 @@ pub struct Outage {
     pub fault: Fault,
     /// When it began; nothing if it never did, since too few sessions came.
     pub at_seconds: Option<f64>,
-    /// Sessions that it ended.
+    /// Sessions that it interrupted.
+    pub sessions_interrupted: u64,
+    /// Tokens that had been run for them, and were run again.
+    pub tokens_again: u64,
+    /// Sessions that were not restored in time.
     pub sessions_lost: u64,
-    /// Tokens that were run for them.
-    pub tokens_lost: u64,
     /// Sessions that came meanwhile and were refused.
     pub sessions_refused: u64,
     /// For how long nothing ran.
@@ -49,8 +51,9 @@ impl Outages {
         let outage = |fault| Outage {
             fault,
             at_seconds: None,
+            sessions_interrupted: 0,
+            tokens_again: 0,
             sessions_lost: 0,
-            tokens_lost: 0,
             sessions_refused: 0,
             down_seconds: 0.0,
             delay_seconds: 0.0,
@@ -58,11 +61,18 @@ impl Outages {
         Self { all: faults.into_iter().map(outage).collect(), next: 0, active: Vec::new(), down: None }
     }
 
-    /// A session was lost for which so many tokens were run.
-    pub(crate) fn lost(&mut self, tokens: usize) {
+    /// A session was interrupted for which so many tokens were run.
+    pub(crate) fn interrupted(&mut self, tokens: usize) {
+        if let Some(down) = self.down {
+            self.all[down].sessions_interrupted += 1;
+            self.all[down].tokens_again += tokens as u64;
+        }
+    }
+
+    /// A session could not go on.
+    pub(crate) fn lost(&mut self) {
         if let Some(down) = self.down {
             self.all[down].sessions_lost += 1;
-            self.all[down].tokens_lost += tokens as u64;
         }
     }
 

@@ -112,10 +112,12 @@ fn faults(text: &mut String, faults: &[Outage]) {
         };
         let _ = writeln!(
             text,
-            "fault at {at:.1} s: {}: {} sessions with {} tokens lost, {} refused, {:.1} s down, {:.1} s of delay",
+            "fault at {at:.1} s: {}: {} sessions with {} tokens interrupted, {} lost, {} refused, {:.1} s down, \
+             {:.1} s of delay",
             outage.fault.kind,
+            outage.sessions_interrupted,
+            outage.tokens_again,
             outage.sessions_lost,
-            outage.tokens_lost,
             outage.sessions_refused,
             outage.down_seconds,
             outage.delay_seconds,

@@ -168,7 +168,7 @@ impl<'a> Simulation<'a> {
         let Some(client) = self.clients.get_mut(&number) else { return };
         let now = self.events.now();
         match &event {
-            session::Event::Opened => {
+            session::Event::Opened if !client.opened => {
                 client.opened = true;
                 self.tally.queue.add(now - client.visit.arrives);
                 self.tally.prefilling.begin(now);
@@ -184,9 +184,7 @@ impl<'a> Simulation<'a> {
     fn session_acts(&mut self, number: usize, action: session::Action) {
         let session = name(number);
         let event = match action {
-            session::Action::Open { prompt_tokens, token_limit, sampling } => {
-                Event::Open { session, prompt_tokens, token_limit, sampling }
-            }
+            session::Action::Open(opening) => Event::Open { session, opening },
             session::Action::Want(wish) => Event::Want { session, wish },
             session::Action::Leave => Event::Leave { session },
             session::Action::Emit(_) => return self.token(number),
@@ -224,7 +222,7 @@ impl<'a> Simulation<'a> {
         self.tally.ended(&finish.reason, now);
         match &finish.reason {
             FinishReason::Length => self.tally.depth += (client.visit.prompt + client.visit.answer / 2) as u64,
-            FinishReason::Lost(_) => self.outages.lost(client.position),
+            FinishReason::Lost(_) => self.outages.lost(),
             FinishReason::Refused(Refusal::Broken { .. }) => self.outages.refused(),
             _ => {}
         }
@@ -267,6 +265,11 @@ impl<'a> Simulation<'a> {
             Action::Send { step, .. } => self.send(step),
             Action::Outcome { session, outcome, position } => {
                 self.answer(session, session::Event::Outcome { outcome, position });
+            }
+            Action::Interrupted { session } => {
+                let position = self.clients.get(&client(session)).map_or(0, |client| client.position);
+                self.outages.interrupted(position);
+                self.answer(session, session::Event::Interrupted);
             }
             Action::Cancel { session } => {
                 let at = self.events.now() + self.scenario.message;
@@ -316,13 +319,14 @@ impl<'a> Simulation<'a> {
             return Err(Error::Stuck { seed, at, sessions: self.clients.len() });
         }
         let accounts = self.coordinator.accounts();
-        let Accounts { pages, pages_free, pages_reserved, slots, slots_free, steps, waiting, .. } = accounts;
+        let Accounts { pages, pages_free, pages_reserved, slots, slots_free, steps, waiting, interrupted, .. } =
+            accounts;
         let rest = [
             (pages - pages_free, "pages"),
             (pages_reserved, "reserved pages"),
             (slots - slots_free, "slots"),
             (steps, "credits"),
-            (waiting, "places in the queue"),
+            (waiting + interrupted, "places in the queue"),
             (self.tally.ends.begun.abs_diff(self.tally.ends.ended()) as usize, "sessions"),
         ];
         match rest.into_iter().find(|(held, _)| *held > 0) {

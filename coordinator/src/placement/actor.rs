@@ -9,7 +9,6 @@ use tracing::{debug, info, warn};
 use super::{Health, Placed, PlacementError, StageCard};
 use crate::actor::CoordinatorActor;
 use crate::engine::Status;
-use crate::error::Error;
 
 /// Controls the service from the outside. Cheap to clone.
 #[derive(Clone)]
@@ -23,8 +22,8 @@ impl Control {
         Self { coordinator, health }
     }
 
-    /// Puts another row in the place of the one in force, or the first row in place. Sessions that run or wait are
-    /// lost; whatever the old row still answers is ignored, and its links are dropped.
+    /// Puts another row in the place of the one in force, or the first row in place. Sessions that run or wait go on in
+    /// it; whatever the old row still answers is ignored, and its links are dropped.
     ///
     /// # Errors
     /// A placement that cannot run or whose epoch is not new; the one in force then stays. A stopped service.
@@ -32,8 +31,8 @@ impl Control {
         self.coordinator.send(Replace(placed)).await.unwrap_or(Err(PlacementError::Stopped))
     }
 
-    /// A stage of the placement `epoch` is lost, and the memory of all sessions with it. News of a placement that is
-    /// no longer in force is ignored.
+    /// A stage of the placement `epoch` is lost, and the memory of all sessions with it: they pause until the row is
+    /// replaced. News of a placement that is no longer in force is ignored.
     pub async fn failed(&self, epoch: Epoch, stage: usize, reason: String) {
         if self.coordinator.send(Failed { epoch, stage, reason }).await.is_err() {
             debug!(stage, "the coordinator is gone already");
@@ -81,7 +80,8 @@ impl Handler<Replace> for CoordinatorActor {
     fn handle(&mut self, Replace(placed): Replace, context: &mut Context<Self>) -> Self::Result {
         placed.check(self.row.as_ref().map(|row| row.epoch))?;
         let (epoch, limits) = (placed.epoch, Box::new(placed.limits.clone()));
-        info!(%epoch, stages = placed.stages.len(), "a row is placed");
+        let (stages, sessions) = (placed.stages.len(), self.core.status().waiting);
+        info!(%epoch, stages, sessions, "a row is placed: sessions that wait go on");
         self.install(placed, context);
         self.on(Event::Reset { epoch, limits }, context);
         Ok(())
@@ -104,7 +104,8 @@ impl Handler<Failed> for CoordinatorActor {
         if self.row.as_ref().is_none_or(|row| row.epoch != epoch) {
             return debug!(%epoch, stage, reason, "a stage of a placement that is not in force was lost");
         }
-        warn!(%epoch, stage, reason, "a stage is lost");
+        let sessions = self.core.status().running;
+        warn!(%epoch, stage, reason, sessions, "a stage is lost: sessions that run pause");
         self.on(Event::Failed { stage, reason }, context);
     }
 }
@@ -175,7 +176,7 @@ impl Handler<Stop> for CoordinatorActor {
     fn handle(&mut self, Stop: Stop, context: &mut Context<Self>) {
         self.draining = true;
         self.stopped = true;
-        self.on(Event::Failed { stage: 0, reason: Error::ShuttingDown.to_string() }, context);
+        self.on(Event::Stop, context);
         context.stop();
     }
 }

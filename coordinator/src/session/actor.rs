@@ -99,8 +99,9 @@ impl SessionActor {
         let _entered = span.enter();
         match &event {
             Event::Opened => self.opened(),
+            Event::Interrupted => debug!(tokens = self.tokens, "session interrupted"),
             Event::Refused(refusal) => self.tell_admission(Err(crate::session::refused(refusal.clone()))),
-            Event::Lost(loss) => self.tell_admission(Err(crate::Error::Lost { reason: loss.to_string() })),
+            Event::Lost(loss) => self.tell_admission(Err(crate::session::lost(loss))),
             _ => {}
         }
         let mut actions = Vec::new();
@@ -112,9 +113,7 @@ impl SessionActor {
         let mut stop = None;
         while let Some(action) = actions.pop_front() {
             match action {
-                Action::Open { prompt_tokens, token_limit, sampling } => {
-                    self.tell(FromSession::Open { session: self.id, prompt_tokens, token_limit, sampling });
-                }
+                Action::Open(opening) => self.tell(FromSession::Open { session: self.id, opening }),
                 Action::Want(wish) => self.tell(FromSession::Want { session: self.id, wish }),
                 Action::Leave => self.tell(FromSession::Leave { session: self.id }),
                 Action::Emit(sampled) => {
@@ -146,7 +145,8 @@ impl SessionActor {
     }
 
     fn opened(&mut self) {
-        self.times.admitted = Some(Instant::now());
+        // A pause is part of whatever it interrupted.
+        self.times.admitted.get_or_insert_with(Instant::now);
         self.tell_admission(Ok(()));
     }
 

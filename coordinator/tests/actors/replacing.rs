@@ -1,10 +1,12 @@
-//! Rows that break, are replaced, and answer too late.
+//! Rows that break, are replaced, and answer too late; and the sessions that go on through all that.
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use paceline_coordinator::actor::{Control, start};
-use paceline_coordinator::{Engine, Error, Generate, Generation, Health, PlacementError, StageCard, Update};
+use paceline_coordinator::{
+    Engine, Error, FinishReason, Generate, Generation, Health, PlacementError, StageCard, Update, Usage,
+};
 use paceline_core::Limits;
 use paceline_proto::{Epoch, Frame, Reply};
 use paceline_transport::{ReplySender, local};
@@ -34,6 +36,11 @@ async fn read(mut generation: Generation) -> (Vec<u32>, Option<Error>) {
     panic!("the answer has no end");
 }
 
+/// The whole answer to a prompt of so many tokens.
+fn whole(prompt: u32, tokens: u32) -> (Vec<u32>, Option<Error>) {
+    ((prompt..prompt + tokens).map(token_at).collect(), None)
+}
+
 async fn is_served(engine: &Engine, tokens: usize) {
     let (answer, error) = read(engine.generate(request(tokens)).await.expect("admitted")).await;
     assert_eq!((answer.len(), error), (tokens, None));
@@ -59,21 +66,19 @@ fn a_row_is_replaced_while_sessions_decode_prefill_and_wait() {
         });
         settle(&engine).await;
         let status = engine.status().await.expect("status");
-        assert_eq!((status.running, status.waiting), (2, 1));
+        assert_eq!((status.running, status.waiting, status.interrupted), (2, 1, 0));
         assert!(status.steps_in_flight > 0 && !held.lock().expect("unpoisoned").is_empty());
 
         replace(&control, 2, Script::Answers).await;
-        let is_replaced = |error: &Error| matches!(error, Error::Lost { reason } if reason.contains("epoch 2"));
-        let (tokens, error) = read(decodes).await;
-        assert!(!tokens.is_empty(), "it was decoding");
-        assert!(error.as_ref().is_some_and(is_replaced), "{error:?}");
-        let (tokens, error) = read(prefills).await;
-        assert!(tokens.is_empty() && error.as_ref().is_some_and(is_replaced), "{tokens:?} {error:?}");
-        let refused = waits.await.expect("no panic").expect_err("it waited in the old row");
-        assert!(is_replaced(&refused), "{refused}");
+        assert_eq!(read(decodes).await, whole(3, 1000));
+        assert_eq!(read(prefills).await, whole(2000, 1000));
+        let waited = waits.await.expect("no panic").expect("it waited for the new row");
+        assert_eq!(read(waited).await, whole(3, 5));
 
+        settle(&engine).await;
         let status = engine.status().await.expect("status");
         assert_eq!((status.running, status.waiting, status.pages_used, status.steps_in_flight), (0, 0, 0, 0));
+        assert_eq!(status.admitted, 3);
         is_served(&engine, 100).await;
     });
 }
@@ -82,10 +87,11 @@ fn a_row_is_replaced_while_sessions_decode_prefill_and_wait() {
 fn a_row_is_replaced_again_and_again() {
     run(async {
         let (engine, control) = service(Script::Answers);
+        let lasts = engine.generate(request(2000)).await.expect("admitted");
         for epoch in [2, 3, 7] {
-            let lost = engine.generate(request(2000)).await.expect("admitted");
+            let running = engine.generate(request(500)).await.expect("admitted");
             replace(&control, epoch, Script::Answers).await;
-            assert!(matches!(read(lost).await.1, Some(Error::Lost { .. })));
+            assert_eq!(read(running).await, whole(3, 500));
             assert_eq!(*control.health().borrow(), Health::Serving { epoch: Epoch(epoch) });
             is_served(&engine, 20).await;
         }
@@ -94,6 +100,7 @@ fn a_row_is_replaced_again_and_again() {
         let (first, second) = tokio::join!(control.replace(first), control.replace(second));
         assert_eq!((first, second), (Ok(()), Ok(())));
         is_served(&engine, 20).await;
+        assert_eq!(read(lasts).await, whole(3, 2000));
     });
 }
 
@@ -103,7 +110,7 @@ fn what_an_old_row_answers_is_ignored() {
         let held = Held::default();
         let (old, mut late) = placed(1, Script::HoldsAfter(2, held.clone()));
         let (engine, control) = start(text_side(), old);
-        let lost = engine.generate(request(100)).await.expect("admitted");
+        let running = engine.generate(request(100)).await.expect("admitted");
         settle(&engine).await;
         let frame = held.lock().expect("unpoisoned").first().cloned().expect("a step is held");
         // These wait in the old row's channel when the new row comes.
@@ -112,7 +119,7 @@ fn what_an_old_row_answers_is_ignored() {
         late.reply(answer(&frame)).expect("there is room");
         late.reply(Reply::Failed { stage: 0, reason: "too late".to_owned() }).expect("there is room");
         replaced.await.expect("a placement that can run");
-        assert!(matches!(read(lost).await.1, Some(Error::Lost { .. })));
+        assert_eq!(read(running).await, whole(3, 100));
         is_served(&engine, 50).await;
         settle(&engine).await;
         assert_eq!(*control.health().borrow(), Health::Serving { epoch: Epoch(2) });
@@ -141,8 +148,7 @@ fn whoever_places_learns_that_the_row_broke_and_mends_it() {
     run(async {
         let (engine, control) = service(Script::FailsAfter(5));
         assert_eq!(*control.health().borrow(), Health::Serving { epoch: Epoch(1) });
-        let lost = engine.generate(request(1000)).await.expect("admitted");
-        assert!(matches!(read(lost).await.1, Some(Error::Lost { reason }) if reason.contains("played")));
+        let running = engine.generate(request(1000)).await.expect("admitted");
         let broken = health_is(&control, |health| !health.is_serving()).await;
         assert!(
             matches!(&broken, Health::Broken { epoch: Epoch(1), reason } if reason.contains("played")),
@@ -150,9 +156,13 @@ fn whoever_places_learns_that_the_row_broke_and_mends_it() {
         );
         let refused = engine.generate(request(5)).await.expect_err("the row is broken");
         assert!(matches!(refused, Error::Restoring { .. }), "{refused}");
+        settle(&engine).await;
+        let status = engine.status().await.expect("status");
+        assert_eq!((status.ready, status.running, status.waiting, status.interrupted), (false, 0, 1, 1));
 
         replace(&control, 2, Script::Answers).await;
         assert_eq!(health_is(&control, Health::is_serving).await.epoch(), Epoch(2));
+        assert_eq!(read(running).await, whole(3, 1000));
         is_served(&engine, 3).await;
         control.failed(Epoch(1), 0, "an old one".to_owned()).await;
         assert_eq!(*control.health().borrow(), Health::Serving { epoch: Epoch(2) });
@@ -264,11 +274,86 @@ fn a_placement_that_cannot_run_is_refused_and_the_row_stays() {
 fn a_stopped_service_is_not_broken_and_takes_no_placement() {
     run(async {
         let (engine, control) = service(Script::Answers);
-        let lost = engine.generate(request(2000)).await.expect("admitted");
+        let ended = engine.generate(request(2000)).await.expect("admitted");
         let mut health = control.health();
         control.stop().await;
-        assert!(matches!(read(lost).await.1, Some(Error::Lost { .. })));
+        assert_eq!(read(ended).await.1, Some(Error::ShuttingDown));
         assert!(timeout(PATIENCE, health.changed()).await.expect("it ends").is_err(), "{:?}", health.borrow());
         assert_eq!(control.replace(placed(2, Script::Answers).0).await, Err(PlacementError::Stopped));
+    });
+}
+
+/// All that a client is told of an answer but the times.
+async fn told(engine: &Engine) -> (String, FinishReason, Usage) {
+    let mut generation = engine.generate(request(400)).await.expect("admitted");
+    let mut text = String::new();
+    while let Some(update) = timeout(PATIENCE, generation.updates.recv()).await.expect("an answer goes on") {
+        match update {
+            Update::Token(token) => text.push_str(&token.text),
+            Update::Finished(finished) => return (text + &finished.text, finished.reason, finished.usage),
+            Update::Failed(error) => panic!("{error}"),
+        }
+    }
+    panic!("the answer has no end");
+}
+
+/// Places a row whenever one breaks, and each breaks soon.
+async fn mend(control: Control) {
+    let mut health = control.health();
+    while let Ok(broken) = health.wait_for(|health| !health.is_serving()).await {
+        let epoch = broken.epoch().0 + 1;
+        drop(broken);
+        replace(&control, epoch, Script::FailsAfter(90)).await;
+    }
+}
+
+#[test]
+fn an_interrupted_answer_is_told_as_if_nothing_had_happened() {
+    run(async {
+        let (engine, _control) = service(Script::Answers);
+        let expected = told(&engine).await;
+        let (engine, control) = service(Script::FailsAfter(90));
+        let mending = tokio::task::spawn_local(mend(control.clone()));
+        assert_eq!(told(&engine).await, expected);
+        mending.abort();
+        assert!(control.health().borrow().epoch() > Epoch(3), "{:?}", control.health().borrow());
+    });
+}
+
+#[test]
+fn interrupted_sessions_end_with_their_clients_and_with_the_service() {
+    run(async {
+        let (engine, control) = service(Script::HoldsAfter(5, Held::default()));
+        let leaves = engine.generate(request(1000)).await.expect("admitted");
+        let stays = engine.generate(request(1000)).await.expect("admitted");
+        settle(&engine).await;
+        control.failed(Epoch(1), 0, "its host is gone".to_owned()).await;
+        settle(&engine).await;
+        assert_eq!(engine.status().await.expect("status").interrupted, 2);
+        drop(leaves);
+        settle(&engine).await;
+        assert_eq!(engine.status().await.expect("status").interrupted, 1);
+        control.stop().await;
+        let (tokens, error) = read(stays).await;
+        assert_eq!(error, Some(Error::ShuttingDown));
+        assert!(whole(3, 1000).0.starts_with(&tokens));
+    });
+}
+
+#[test]
+fn a_placement_that_is_too_small_ends_what_does_not_fit_with_the_numbers() {
+    run(async {
+        let (engine, control) = service(Script::HoldsAfter(5, Held::default()));
+        let long = engine.generate(request(1000)).await.expect("admitted");
+        let short = engine.generate(request(40)).await.expect("admitted");
+        settle(&engine).await;
+        control.failed(Epoch(1), 0, "its host is gone".to_owned()).await;
+        let (mut row, _way_back) = placed(2, Script::Answers);
+        row.limits = Limits::new(1, 1, 10, 16, 64);
+        control.replace(row).await.expect("a placement that can run");
+        let (_, error) = read(long).await;
+        let said = |reason: &str| reason.contains("1003 tokens exceed the context of 64 tokens");
+        assert!(matches!(&error, Some(Error::Lost { reason }) if said(reason)), "{error:?}");
+        assert_eq!(read(short).await, whole(3, 40));
     });
 }

@@ -1,8 +1,11 @@
 //! How sessions end, pause and leave.
 
+use std::time::Duration;
+
+use paceline_coordinator::actor::start;
 use paceline_coordinator::{Error, FinishReason, Generate, Update};
 
-use crate::played::{Script, request, run, service, settle, token_at};
+use crate::played::{Script, placed, request, run, service, settle, text_side, token_at};
 
 #[test]
 fn a_slow_reader_pauses_its_session_and_loses_nothing() {
@@ -69,7 +72,7 @@ fn a_client_that_leaves_frees_its_pages_wherever_it_is() {
         let other = engine.generate(request(1000)).await.expect("admitted");
         settle(&engine).await;
         // Both places are taken: this one waits, and leaves while waiting.
-        let waits = tokio::time::timeout(std::time::Duration::ZERO, engine.generate(request(5))).await;
+        let waits = tokio::time::timeout(Duration::ZERO, engine.generate(request(5))).await;
         assert!(waits.is_err(), "there was a place for a third");
         settle(&engine).await;
         assert_eq!(engine.status().await.expect("status").waiting, 0);
@@ -81,9 +84,11 @@ fn a_client_that_leaves_frees_its_pages_wherever_it_is() {
 }
 
 #[test]
-fn a_failed_stage_is_told_to_everyone_and_nobody_is_let_in() {
+fn where_no_other_row_is_placed_a_failed_stage_is_told_to_everyone_and_nobody_is_let_in() {
     run(async {
-        let (engine, _control) = service(Script::FailsAfter(5));
+        let (mut row, _way_back) = placed(1, Script::FailsAfter(5));
+        row.limits.restore_deadline = Duration::ZERO;
+        let (engine, _control) = start(text_side(), row);
         let mut lost = engine.generate(request(1000)).await.expect("admitted");
         let mut last = None;
         while let Some(update) = lost.updates.recv().await {

@@ -13,9 +13,10 @@ fn session() -> impl Strategy<Value = SessionId> {
 }
 
 fn operation() -> impl Strategy<Value = Operation> {
-    let open = (session(), any::<u32>(), any::<u64>(), 0.0f32..2.0).prop_map(|(session, slot, seed, temperature)| {
-        let sampling = SamplingSettings { seed, temperature, ..SamplingSettings::default() };
-        Operation::Open { session, slot: Slot(slot), sampling: Box::new(sampling) }
+    let parts = (session(), any::<u32>(), any::<u64>(), 0.0f32..2.0, any::<u32>());
+    let open = parts.prop_map(|(session, slot, seed, temperature, generated_from)| {
+        let sampling = Box::new(SamplingSettings { seed, temperature, ..SamplingSettings::default() });
+        Operation::Open { session, slot: Slot(slot), sampling, generated_from }
     });
     let grant = (session(), prop::collection::vec(any::<u32>().prop_map(PageId), 0..5))
         .prop_map(|(session, pages)| Operation::Grant { session, pages });

@@ -179,5 +179,6 @@ impl Scene {
 fn open(number: u128, slot: u32, pages: &[u32]) -> Vec<Operation> {
     let (session, sampling) = (session(number), Box::new(SamplingSettings::default()));
     let pages = pages.iter().copied().map(PageId).collect();
-    vec![Operation::Open { session, slot: Slot(slot), sampling }, Operation::Grant { session, pages }]
+    let open = Operation::Open { session, slot: Slot(slot), sampling, generated_from: 0 };
+    vec![open, Operation::Grant { session, pages }]
 }

@@ -1,14 +1,16 @@
 //! Who may run: a bounded queue in order of arrival.
 //!
 //! The first in the queue is admitted when a slot is free and pages for all tokens it may ever have can be
-//! reserved; nobody overtakes it, so a large session is not starved by small ones behind it.
+//! reserved; nobody overtakes it, so a large session is not starved by small ones behind it. A session that was
+//! interrupted is in the queue again, where it was: before all who came after it.
 
 use std::time::Duration;
 
-use paceline_proto::{SamplingSettings, SessionId};
+use paceline_proto::SessionId;
 
 use super::running::Running;
-use super::{Action, Coordinator};
+use super::{Action, Coordinator, Loss, Opening};
+use crate::limits::Limits;
 
 /// Why a session will not run.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -72,81 +74,105 @@ pub enum Refusal {
 #[derive(Debug)]
 pub(super) struct Waiting {
     pub(super) session: SessionId,
-    pub(super) prompt_tokens: usize,
-    pub(super) token_limit: usize,
-    pub(super) sampling: Box<SamplingSettings>,
+    /// What it asks for; of an interrupted session nothing, until it has heard of that and opened again.
+    pub(super) opening: Option<Opening>,
+    /// When it arrived, or was interrupted.
     pub(super) since: Duration,
+    /// How often faults have interrupted it since its last token; nothing if it was never admitted.
+    pub(super) restores: Option<u32>,
+}
+
+impl Waiting {
+    /// When it has waited too long.
+    pub(super) fn due(&self, limits: &Limits) -> Duration {
+        self.since + if self.is_interrupted() { limits.restore_deadline } else { limits.queue_deadline }
+    }
+
+    pub(super) fn is_interrupted(&self) -> bool {
+        self.restores.is_some()
+    }
 }
 
 impl Coordinator {
-    /// Lets a session into the queue, or says why not.
-    pub(super) fn open(&mut self, newcomer: Waiting, actions: &mut Vec<Action>) {
-        let session = newcomer.session;
-        if let Some(refusal) = self.refusal(&newcomer) {
+    /// Lets a newcomer into the queue, or says why not.
+    pub(super) fn open(&mut self, session: SessionId, opening: Opening, now: Duration, actions: &mut Vec<Action>) {
+        if let Some(refusal) = self.refusal(session, &opening) {
             actions.push(Action::Refused { session, refusal });
             return;
         }
-        self.waiting.push_back(newcomer);
+        self.arrivals += 1;
+        let waiting = Waiting { session, opening: Some(opening), since: now, restores: None };
+        self.waiting.insert(self.arrivals, waiting);
         self.admit(actions);
-        if self.waiting.len() > self.limits.queue {
-            self.waiting.pop_back();
-            let refusal = Refusal::QueueFull { waiting: self.waiting.len(), limit: self.limits.queue };
-            actions.push(Action::Refused { session, refusal });
+        self.cut_queue(actions);
+    }
+
+    /// Refuses the newest of the queue while it is too long. Interrupted sessions do not count.
+    pub(super) fn cut_queue(&mut self, actions: &mut Vec<Action>) {
+        let limit = self.limits.queue;
+        for _ in limit..self.waiting.len() - self.interrupted() {
+            let (_, newest) = self.waiting.pop_last().expect("newcomers are behind all others");
+            let refusal = Refusal::QueueFull { waiting: limit, limit };
+            actions.push(Action::Refused { session: newest.session, refusal });
         }
     }
 
-    fn refusal(&self, newcomer: &Waiting) -> Option<Refusal> {
-        let &Waiting { session, prompt_tokens, token_limit, .. } = newcomer;
+    fn refusal(&self, session: SessionId, opening: &Opening) -> Option<Refusal> {
+        let &Opening { tokens, token_limit, .. } = opening;
         if let Some(loss) = &self.broken {
             return Some(Refusal::Broken { reason: loss.to_string() });
         }
-        if prompt_tokens == 0 {
+        if tokens == 0 {
             return Some(Refusal::EmptyPrompt);
         }
-        if prompt_tokens > token_limit {
-            return Some(Refusal::OverOwnLimit { prompt_tokens, token_limit });
+        if tokens > token_limit {
+            return Some(Refusal::OverOwnLimit { prompt_tokens: tokens, token_limit });
         }
-        if token_limit > self.limits.context {
-            return Some(Refusal::TooLong { tokens: token_limit, context: self.limits.context });
-        }
-        let needed = self.limits.pages_for(token_limit);
-        if needed > self.pages.total() {
-            return Some(Refusal::NeverFits { needed, total: self.pages.total() });
-        }
-        let waits = self.waiting.iter().any(|waiting| waiting.session == session);
+        let waits = self.waiting.values().any(|waiting| waiting.session == session);
         // also a name whose last owner's chunks are in flight: their outcomes would be taken for the new one's
         if waits || self.running.contains_key(&session) || self.in_flight(session) {
             return Some(Refusal::Duplicate { session });
         }
-        None
+        self.too_small(token_limit)
+    }
+
+    /// Why so many tokens never fit this placement, if they do not.
+    pub(super) fn too_small(&self, token_limit: usize) -> Option<Refusal> {
+        if token_limit > self.limits.context {
+            return Some(Refusal::TooLong { tokens: token_limit, context: self.limits.context });
+        }
+        let needed = self.limits.pages_for(token_limit);
+        (needed > self.pages.total()).then(|| Refusal::NeverFits { needed, total: self.pages.total() })
     }
 
     /// Admits from the front of the queue while there is room.
     pub(super) fn admit(&mut self, actions: &mut Vec<Action>) {
-        while let Some(first) = self.waiting.front() {
-            if self.slots.free() == 0 {
-                return;
-            }
-            let Some(pages) = self.pages.reserve(self.limits.pages_for(first.token_limit)) else { return };
-            let first = self.waiting.pop_front().expect("the queue has a front");
+        while self.broken.is_none() && self.slots.free() > 0 {
+            let Some(first) = self.waiting.first_entry() else { return };
+            let Some(opening) = &first.get().opening else { return };
+            let Some(pages) = self.pages.reserve(self.limits.pages_for(opening.token_limit)) else { return };
             let slot = self.slots.take().expect("a slot is free");
+            let (number, first) = first.remove_entry();
             let session = first.session;
-            self.counts.admitted += 1;
-            self.running.insert(session, Running::new(first, slot, pages, self.counts.admitted));
+            self.counts.admitted += u64::from(!first.is_interrupted());
+            self.running.insert(session, Running::new(first, slot, pages, number));
             actions.push(Action::Opened { session });
         }
     }
 
-    /// Refuses those who have waited too long: the queue is in order of arrival, so they are in front.
+    /// Ends those who have waited too long.
     pub(super) fn expire(&mut self, now: Duration, actions: &mut Vec<Action>) {
-        while let Some(first) = self.waiting.front() {
-            let waited = now.saturating_sub(first.since);
-            if waited < self.limits.queue_deadline {
-                return;
-            }
-            let session = first.session;
-            self.waiting.pop_front();
-            actions.push(Action::Refused { session, refusal: Refusal::QueueDeadline { waited } });
+        let late = |waiting: &Waiting, limits: &Limits| waiting.due(limits) <= now;
+        while let Some(number) = self.waiting.iter().find(|(_, one)| late(one, &self.limits)).map(|(number, _)| *number)
+        {
+            let one = self.waiting.remove(&number).expect("it waits");
+            let (session, waited) = (one.session, now.saturating_sub(one.since));
+            actions.push(if one.is_interrupted() {
+                let reason = self.broken.as_ref().map_or("all places are taken".to_owned(), Loss::to_string);
+                Action::Lost { session, loss: Loss::NotRestored { waited, reason } }
+            } else {
+                Action::Refused { session, refusal: Refusal::QueueDeadline { waited } }
+            });
             self.admit(actions);
         }
     }

@@ -82,10 +82,15 @@ struct Ahead {
 #[derive(Debug)]
 pub(super) struct Running {
     session: SessionId,
+    /// Tokens that it had when it opened.
+    tokens: usize,
+    /// Of these, the tokens of its prompt.
     prompt_tokens: usize,
     token_limit: usize,
     slot: Slot,
     pages: PageTable,
+    /// How often faults have interrupted it since its last token.
+    restores: u32,
     /// Until the operation that opens it is sent.
     sampling: Option<Box<SamplingSettings>>,
     /// Wanted and not sent, with how many rows of the first are already sent.
@@ -99,19 +104,22 @@ pub(super) struct Running {
     samples: Option<StepId>,
     ahead: Option<Ahead>,
     unanswered_since: Option<Duration>,
-    /// Least recently served first; in the order of admission before it is served at all.
+    /// Least recently served first; in the order of arrival before it is served at all.
     turn: (Option<StepId>, u64),
 }
 
 impl Running {
     pub(super) fn new(waiting: Waiting, slot: Slot, pages: PageTable, number: u64) -> Self {
+        let opening = waiting.opening.expect("who is admitted has said what it asks for");
         Self {
             session: waiting.session,
-            prompt_tokens: waiting.prompt_tokens,
-            token_limit: waiting.token_limit,
+            tokens: opening.tokens,
+            prompt_tokens: opening.prompt_tokens,
+            token_limit: opening.token_limit,
             slot,
             pages,
-            sampling: Some(waiting.sampling),
+            restores: waiting.restores.unwrap_or(0),
+            sampling: Some(opening.sampling),
             wishes: VecDeque::new(),
             first_sent: 0,
             sent: 0,
@@ -139,9 +147,18 @@ impl Running {
         self.wishes.iter().map(|wish| wish.input.rows()).sum::<usize>() - self.first_sent
     }
 
-    /// Its prompt is sent.
+    /// All that it had when it opened is sent.
     pub(super) fn decodes(&self) -> bool {
-        self.sent >= self.prompt_tokens
+        self.sent >= self.tokens
+    }
+
+    /// Its place among all that ever arrived.
+    pub(super) fn number(&self) -> u64 {
+        self.turn.1
+    }
+
+    pub(super) fn restores(&self) -> u32 {
+        self.restores
     }
 
     pub(super) fn turn(&self) -> (Option<StepId>, u64) {
@@ -258,7 +275,8 @@ impl Running {
     pub(super) fn prepare(&mut self, limits: &Limits, pool: &mut PagePool, operations: &mut Vec<Operation>) {
         let session = self.session;
         if let Some(sampling) = self.sampling.take() {
-            operations.push(Operation::Open { session, slot: self.slot, sampling });
+            let generated_from = u32::try_from(self.prompt_tokens).expect("a context is shorter than 2^32 tokens");
+            operations.push(Operation::Open { session, slot: self.slot, sampling, generated_from });
         }
         let missing = limits.pages_for(self.sent) - self.pages.pages().len();
         if missing > 0 {
@@ -279,6 +297,7 @@ impl Running {
         match &outcome {
             Outcome::Sampled(sampled) => {
                 self.owed = false;
+                self.restores = 0;
                 self.samples = None;
                 if let Some(ahead) = &mut self.ahead {
                     ahead.token = Some(sampled.token);

@@ -13,8 +13,10 @@ use crate::pages::PageTable;
 pub struct Status {
     /// Sessions with a slot.
     pub running: usize,
-    /// Sessions in the admission queue.
+    /// Sessions in the admission queue, interrupted ones too.
     pub waiting: usize,
+    /// Sessions that were interrupted and have no place yet.
+    pub interrupted: usize,
     /// Pages nobody holds, promised or not.
     pub pages_free: usize,
     /// Of the free pages, those promised to running sessions.
@@ -91,10 +93,16 @@ pub struct Accounts {
     pub steps: usize,
     /// The most.
     pub credits: usize,
-    /// Sessions in the queue.
+    /// Sessions in the queue that were never admitted.
     pub waiting: usize,
     /// The most.
     pub queue: usize,
+    /// Sessions in the queue that were interrupted.
+    pub interrupted: usize,
+    /// The arrival of the oldest in the queue.
+    pub oldest_waiting: Option<u64>,
+    /// The arrival of the newest who runs.
+    pub newest_running: Option<u64>,
     /// Answers that are waited for.
     pub awaited: usize,
     /// Running sessions that have a token and have not answered.
@@ -151,6 +159,7 @@ impl Coordinator {
         Status {
             running: self.running.len(),
             waiting: self.waiting.len(),
+            interrupted: self.interrupted(),
             pages_free: self.pages.free(),
             pages_reserved: self.pages.reserved(),
             pages_used: self.pages.total() - self.pages.free(),
@@ -182,14 +191,22 @@ impl Coordinator {
             slots_free: self.slots.free(),
             steps: self.steps.len(),
             credits: self.limits.credits,
-            waiting: self.waiting.len(),
+            waiting: self.waiting.len() - self.interrupted(),
             queue: self.limits.queue,
+            interrupted: self.interrupted(),
+            oldest_waiting: self.waiting.first_key_value().map(|(number, _)| *number),
+            newest_running: self.running.values().map(Running::number).max(),
             awaited: self.unanswered.len(),
             unanswered: self.running.values().filter(|running| running.unanswered_since().is_some()).count(),
             running: self.running.len(),
             pages_held: tables().map(|table| table.pages().len()).sum(),
             pages_promised: tables().map(PageTable::reserved).sum(),
         }
+    }
+
+    /// Sessions in the queue that were interrupted.
+    pub(super) fn interrupted(&self) -> usize {
+        self.waiting.values().filter(|waiting| waiting.is_interrupted()).count()
     }
 
     /// By running session: the pages it holds.

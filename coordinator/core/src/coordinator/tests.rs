@@ -1,5 +1,7 @@
 //! Events in, actions out, case by case. What holds for all cases together is in the simulation.
 
+mod restoring;
+
 use paceline_proto::{Chunk, ChunkInput, ChunkResult, PageId, SampledToken, Slot, StageTime};
 use uuid::Uuid;
 
@@ -42,8 +44,9 @@ impl Bench {
     }
 
     fn open(&mut self, number: u128, prompt_tokens: usize, token_limit: usize) -> Vec<Action> {
-        let sampling = Box::default();
-        self.on(Event::Open { session: name(number), prompt_tokens, token_limit, sampling })
+        let opening =
+            Opening { tokens: prompt_tokens, prompt_tokens, token_limit, sampling: Box::default(), again: false };
+        self.on(Event::Open { session: name(number), opening })
     }
 
     fn want(&mut self, number: u128, tokens: Vec<u32>) -> Vec<Action> {
@@ -111,7 +114,7 @@ fn a_session_from_its_opening_to_its_close() {
     assert_eq!(
         step(&first).operations,
         [
-            Operation::Open { session, slot: Slot(0), sampling: Box::default() },
+            Operation::Open { session, slot: Slot(0), sampling: Box::default(), generated_from: 5 },
             Operation::Grant { session, pages: vec![PageId(0), PageId(1)] },
         ]
     );
@@ -202,7 +205,7 @@ fn pages_of_a_cancelled_session_go_on_behind_its_close() {
         step(&next).operations,
         [
             Operation::Close { session: name(1) },
-            Operation::Open { session: name(2), slot: Slot(0), sampling: Box::default() },
+            Operation::Open { session: name(2), slot: Slot(0), sampling: Box::default(), generated_from: 4 },
             Operation::Grant { session: name(2), pages: vec![PageId(0)] },
         ]
     );
@@ -380,26 +383,6 @@ fn misuse_of_what_was_run_ahead_and_of_the_queue_is_found() {
 }
 
 #[test]
-fn a_failed_stage_loses_everybody_until_the_reset() {
-    let mut bench = Bench::new(small());
-    bench.open(1, 16, 16);
-    bench.open(2, 4, 4);
-    bench.want(1, vec![7; 16]);
-    let loss = Loss::Stage { stage: 3, reason: "gone".into() };
-    let lost = |number| Action::Lost { session: name(number), loss: loss.clone() };
-    assert_eq!(bench.on(Event::Failed { stage: 3, reason: "gone".into() }), [lost(1), lost(2)]);
-    let broken = Refusal::Broken { reason: "stage 3 failed: gone".into() };
-    assert_eq!(bench.open(3, 4, 4), [refused(3, broken)]);
-    assert_eq!(bench.done(0, vec![(1, sampled(8))]), []);
-    assert_eq!(bench.on(Event::Reset { epoch: Epoch(2), limits: Box::new(small()) }), []);
-    assert_eq!(bench.open(4, 4, 4), [opened(4)]);
-    let first = bench.want(4, vec![7; 4]);
-    assert_eq!((step(&first).epoch, step(&first).id), (Epoch(2), StepId(0)));
-    assert_eq!(bench.done(0, vec![(4, sampled(8))]), []); // of the old epoch
-    assert_eq!(bench.coordinator.status().ignored_results, 2);
-}
-
-#[test]
 fn results_that_do_not_belong_to_the_step_break_the_row() {
     let cases = [
         vec![],
@@ -413,8 +396,7 @@ fn results_that_do_not_belong_to_the_step_break_the_row() {
         let mut bench = Bench::new(small());
         bench.open(1, 4, 8);
         bench.want(1, vec![7; 4]);
-        let lost = Action::Lost { session: name(1), loss: Loss::Results { step: StepId(0) } };
-        assert_eq!(bench.done(0, results), [lost]);
+        assert_eq!(bench.done(0, results), [Action::Interrupted { session: name(1) }]);
         assert_eq!(bench.coordinator.broken(), Some(&Loss::Results { step: StepId(0) }));
     }
 }
@@ -426,9 +408,10 @@ fn a_step_that_overtakes_another_breaks_the_row() {
         bench.open(number, 4, 8);
         bench.want(number, vec![7; 4]);
     }
+    let interrupted = |number| Action::Interrupted { session: name(number) };
+    assert_eq!(bench.done(1, vec![(2, sampled(8))]), [interrupted(1), interrupted(2)]);
     let loss = Loss::Missing { missing: StepId(0), came: StepId(1) };
-    let lost = |number| Action::Lost { session: name(number), loss: loss.clone() };
-    assert_eq!(bench.done(1, vec![(2, sampled(8))]), [lost(1), lost(2)]);
+    assert_eq!(bench.coordinator.broken(), Some(&loss));
 }
 
 #[test]

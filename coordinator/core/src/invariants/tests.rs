@@ -20,6 +20,9 @@ fn balanced() -> Accounts {
         credits: 2,
         waiting: 0,
         queue: 3,
+        interrupted: 2,
+        oldest_waiting: Some(8),
+        newest_running: Some(7),
         awaited: 1,
         unanswered: 1,
         running: 2,
@@ -31,7 +34,7 @@ fn balanced() -> Accounts {
 #[test]
 fn each_mistake_in_the_accounts_is_found() {
     type Mistake = (Invariant, fn(&mut Accounts));
-    let mistakes: [Mistake; 8] = [
+    let mistakes: [Mistake; 9] = [
         (Invariant::PagesBalance, |accounts| accounts.pages_free += 1), // freed twice
         (Invariant::PagesBalance, |accounts| accounts.pages_free -= 1), // lost
         (Invariant::ReservedPagesAreFree, |accounts| accounts.pages_reserved += 1),
@@ -43,6 +46,7 @@ fn each_mistake_in_the_accounts_is_found() {
         (Invariant::StepsWithinCredits, |accounts| accounts.steps = 3),
         (Invariant::QueueBounded, |accounts| accounts.waiting = 4),
         (Invariant::AnswersAwaited, |accounts| accounts.unanswered = 0),
+        (Invariant::NobodyOvertakes, |accounts| accounts.oldest_waiting = Some(6)),
     ];
     assert_eq!(accounts_balance(&balanced()), Ok(()));
     for (invariant, mistake) in mistakes {
@@ -64,7 +68,8 @@ fn a_page_held_twice_is_found() {
 }
 
 fn open(number: u128, slot: u32) -> Operation {
-    Operation::Open { session: session(number), slot: Slot(slot), sampling: Box::new(SamplingSettings::default()) }
+    let sampling = Box::new(SamplingSettings::default());
+    Operation::Open { session: session(number), slot: Slot(slot), sampling, generated_from: 0 }
 }
 
 fn grant(number: u128, page: u32) -> Operation {

@@ -39,21 +39,29 @@ fn finish(reason: FinishReason, end_token: Option<u32>, completion_tokens: usize
     Action::Finish(Finish { reason, end_token: end_token.map(token), usage })
 }
 
+/// It opens with so many tokens, 3 of them its prompt's.
+fn open(tokens: usize, again: bool) -> Action {
+    Action::Open(Opening { tokens, prompt_tokens: 3, token_limit: 8, sampling: Box::default(), again })
+}
+
+/// It wants these run, for the token after them.
+fn wants(tokens: &[u32]) -> Action {
+    Action::Want(Wish { input: Input::Tokens(tokens.to_vec()), wanted: Wanted::Sample })
+}
+
 fn limit(request: Request) -> usize {
     let actions = on(&mut Session::new(request), Event::Begin);
-    let [Action::Open { prompt_tokens: 3, token_limit, .. }] = actions[..] else { panic!("{actions:?}") };
-    token_limit
+    let [Action::Open(Opening { tokens: 3, token_limit, .. })] = &actions[..] else { panic!("{actions:?}") };
+    *token_limit
 }
 
 #[test]
 fn an_answer_from_its_prompt_to_its_end_token() {
     let mut session = Session::new(request(Some(5)));
-    let open = Action::Open { prompt_tokens: 3, token_limit: 8, sampling: Box::default() };
-    assert_eq!(on(&mut session, Event::Begin), [open]);
-    let prompt = Wish { input: Input::Tokens(vec![7, 8, 9]), wanted: Wanted::Sample };
-    assert_eq!(on(&mut session, Event::Opened), [Action::Want(prompt)]);
+    assert_eq!(on(&mut session, Event::Begin), [open(3, false)]);
+    assert_eq!(on(&mut session, Event::Opened), [wants(&[7, 8, 9])]);
     assert_eq!(on(&mut session, Event::Outcome { outcome: Outcome::Stored, position: 2 }), []);
-    assert_eq!(on(&mut session, sampled(11, 3)), [Action::Emit(token(11)), next(11)]);
+    assert_eq!(on(&mut session, sampled(11, 3)), [Action::Emit(token(11)), wants(&[11])]);
     // the end token counts, but has no text
     assert_eq!(on(&mut session, sampled(2, 4)), [Action::Leave, finish(FinishReason::Stop, Some(2), 2)]);
     assert_eq!(on(&mut session, Event::ClientLeft), []);
@@ -90,10 +98,10 @@ fn ignored_end_tokens_are_banned_but_the_clients_stop_tokens_hold() {
     let mut asked = request(Some(5));
     asked.goal = Goal::Tokens(TokenGoal { ignore_end: true, ..goal(&asked) });
     let actions = on(&mut Session::new(asked.clone()), Event::Begin);
-    let [Action::Open { sampling, .. }] = &actions[..] else { panic!("{actions:?}") };
+    let [Action::Open(Opening { sampling, .. })] = &actions[..] else { panic!("{actions:?}") };
     assert_eq!(sampling.banned, [2]);
     let mut session = opened(asked);
-    assert_eq!(on(&mut session, sampled(2, 3)), [Action::Emit(token(2)), next(2)]);
+    assert_eq!(on(&mut session, sampled(2, 3)), [Action::Emit(token(2)), wants(&[2])]);
     assert_eq!(on(&mut session, sampled(50, 4)), [Action::Leave, finish(FinishReason::Stop, Some(50), 2)]);
 }
 
@@ -121,10 +129,56 @@ fn a_slow_reader_wants_nothing_until_there_is_room() {
     on(&mut session, sampled(11, 3));
     assert_eq!(on(&mut session, Event::Full), []);
     assert_eq!(on(&mut session, sampled(12, 4)), [Action::Emit(token(12))]);
-    assert_eq!(on(&mut session, Event::Room), [next(12)]);
+    assert_eq!(on(&mut session, Event::Room), [wants(&[12])]);
     assert_eq!(on(&mut session, Event::Full), []);
     assert_eq!(on(&mut session, Event::Room), []); // nothing was put off
-    assert_eq!(on(&mut session, sampled(13, 5)), [Action::Emit(token(13)), next(13)]);
+    assert_eq!(on(&mut session, sampled(13, 5)), [Action::Emit(token(13)), wants(&[13])]);
+}
+
+#[test]
+fn an_interrupted_session_goes_on_after_its_last_token() {
+    let mut session = opened(request(Some(5)));
+    // before its first token
+    assert_eq!(on(&mut session, Event::Interrupted), [open(3, true)]);
+    assert_eq!(on(&mut session, Event::Opened), [wants(&[7, 8, 9])]);
+    on(&mut session, sampled(11, 3));
+    on(&mut session, sampled(12, 4));
+    assert_eq!(on(&mut session, Event::Interrupted), [open(5, true)]);
+    assert_eq!(on(&mut session, Event::Opened), [wants(&[7, 8, 9, 11, 12])]);
+    assert_eq!(on(&mut session, sampled(13, 5)), [Action::Emit(token(13)), wants(&[13])]);
+    on(&mut session, sampled(14, 6));
+    // limits and counts are those of the whole answer
+    let end = finish(FinishReason::Length, None, 5);
+    assert_eq!(on(&mut session, sampled(15, 7)), [Action::Emit(token(15)), Action::Leave, end]);
+    assert_eq!(on(&mut session, Event::Interrupted), []);
+}
+
+#[test]
+fn an_interrupted_session_with_a_slow_reader_wants_nothing_until_there_is_room() {
+    let mut session = opened(request(Some(5)));
+    on(&mut session, Event::Full);
+    assert_eq!(on(&mut session, sampled(11, 3)), [Action::Emit(token(11))]);
+    assert_eq!(on(&mut session, Event::Interrupted), [open(4, true)]);
+    assert_eq!(on(&mut session, Event::Room), [], "it has no place");
+    on(&mut session, Event::Full);
+    assert_eq!(on(&mut session, Event::Opened), []);
+    assert_eq!(on(&mut session, Event::Room), [wants(&[7, 8, 9, 11])]);
+}
+
+#[test]
+fn an_interrupted_session_can_end_before_it_is_restored() {
+    let interrupted = || {
+        let mut session = opened(request(None));
+        on(&mut session, sampled(11, 3));
+        on(&mut session, Event::Interrupted);
+        session
+    };
+    let left = finish(FinishReason::Cancelled, None, 1);
+    assert_eq!(on(&mut interrupted(), Event::ClientLeft), [Action::Leave, left]);
+    let stopped = finish(FinishReason::Stop, None, 1);
+    assert_eq!(on(&mut interrupted(), Event::Stopped { tokens: 1 }), [Action::Leave, stopped]);
+    let lost = finish(FinishReason::Lost(Loss::Stopped), None, 1);
+    assert_eq!(on(&mut interrupted(), Event::Lost(Loss::Stopped)), [lost]);
 }
 
 #[test]

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use paceline_core::session::{Event, Finish, FinishReason, Goal, Request, TokenGoal};
-use paceline_core::{Limits, Loss, Session};
+use paceline_core::{Limits, Loss, Refusal, Session};
 use paceline_proto::SamplingSettings;
 
 use crate::model::{END, answer};
@@ -81,6 +81,8 @@ pub(crate) struct Client {
     pub(crate) tokens: Vec<u32>,
     pub(crate) vector: Option<Vec<f32>>,
     pub(crate) finish: Option<Finish>,
+    /// How often it was interrupted.
+    pub(crate) interruptions: usize,
     unread: usize,
     full: bool,
 }
@@ -88,7 +90,7 @@ pub(crate) struct Client {
 impl Client {
     pub(crate) fn new(plan: Plan, limits: &Limits) -> Self {
         let session = plan.session(limits);
-        Self { plan, session, tokens: Vec::new(), vector: None, finish: None, unread: 0, full: false }
+        Self { plan, session, tokens: Vec::new(), vector: None, finish: None, interruptions: 0, unread: 0, full: false }
     }
 
     /// Takes a token; returns what the session is told of it.
@@ -143,7 +145,16 @@ impl Client {
                 assert!(expected.starts_with(&self.tokens));
                 match loss {
                     Loss::Session { .. } => assert!(self.plan.unlucky),
-                    Loss::Stage { .. } | Loss::Replaced { .. } => {}
+                    Loss::NotRestored { waited, .. } => {
+                        assert!(self.interruptions > 0 && *waited >= limits.restore_deadline);
+                    }
+                    Loss::Restores { restores, .. } => assert!(self.interruptions >= *restores as usize),
+                    Loss::TooSmall(Refusal::TooLong { tokens, context }) => {
+                        assert!(self.interruptions > 0 && *tokens > *context);
+                    }
+                    Loss::TooSmall(Refusal::NeverFits { needed, total }) => {
+                        assert!(self.interruptions > 0 && *needed > *total);
+                    }
                     other => panic!("{other}"),
                 }
             }

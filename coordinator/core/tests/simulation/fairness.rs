@@ -1,6 +1,6 @@
-//! Nobody overtakes in the queue, and nobody who decodes is passed over for long.
+//! Nobody overtakes in the queue, who was interrupted goes on before all who came later, and nobody who decodes is passed over for long.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use paceline_core::Limits;
 use paceline_core::limits::LEAST_PREFILL_ROWS;
@@ -13,25 +13,37 @@ pub(crate) struct Fairness {
     /// When each session arrived at the queue.
     arrived: BTreeMap<SessionId, usize>,
     last_opened: usize,
+    /// The arrivals of those who were interrupted and not opened since.
+    interrupted: BTreeSet<usize>,
     /// Sessions that decode and wait, and how many steps were sent without them.
     waiting: BTreeMap<SessionId, usize>,
     /// How often each running session has wanted something.
     wishes: BTreeMap<SessionId, usize>,
 }
 
+fn bound(limits: &Limits) -> usize {
+    let in_a_step = (limits.step_rows - LEAST_PREFILL_ROWS).min(limits.step_wanted - 1);
+    // all credits may be out when it comes, and all before it in turn go first
+    let rounds = 1 + limits.slots.div_ceil(in_a_step);
+    rounds * (limits.credits + 1)
+}
+
 impl Fairness {
     pub(crate) fn new(limits: &Limits) -> Self {
-        let in_a_step = (limits.step_rows - LEAST_PREFILL_ROWS).min(limits.step_wanted - 1);
-        // all credits may be out when it comes, and all before it in turn go first
-        let rounds = 1 + limits.slots.div_ceil(in_a_step);
         Self {
-            bound: rounds * (limits.credits + 1),
+            bound: bound(limits),
             arrivals: 0,
             arrived: BTreeMap::new(),
             last_opened: 0,
+            interrupted: BTreeSet::new(),
             waiting: BTreeMap::new(),
             wishes: BTreeMap::new(),
         }
+    }
+
+    /// Another placement.
+    pub(crate) fn placed(&mut self, limits: &Limits) {
+        self.bound = bound(limits);
     }
 
     pub(crate) fn opens(&mut self, session: SessionId) {
@@ -41,8 +53,11 @@ impl Fairness {
 
     pub(crate) fn opened(&mut self, session: SessionId) {
         let arrived = self.arrived[&session];
-        assert!(arrived > self.last_opened, "{session} overtook another in the queue");
-        self.last_opened = arrived;
+        let again = self.interrupted.remove(&arrived);
+        let overtaken = self.interrupted.first().filter(|first| **first < arrived);
+        assert_eq!(overtaken, None, "{session} overtook one that was interrupted");
+        assert!(again || arrived > self.last_opened, "{session} overtook another in the queue");
+        self.last_opened = arrived.max(self.last_opened);
         self.wishes.insert(session, 0);
     }
 
@@ -60,9 +75,17 @@ impl Fairness {
         self.waiting.remove(&session);
     }
 
+    pub(crate) fn interrupted(&mut self, session: SessionId) {
+        self.gone(session);
+        self.interrupted.insert(self.arrived[&session]);
+    }
+
     pub(crate) fn gone(&mut self, session: SessionId) {
         self.waiting.remove(&session);
         self.wishes.remove(&session);
+        if let Some(arrived) = self.arrived.get(&session) {
+            self.interrupted.remove(arrived);
+        }
     }
 
     pub(crate) fn sent(&mut self, step: &Step) {

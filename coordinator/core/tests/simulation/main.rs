@@ -38,6 +38,8 @@ fn random_limits(random: &mut Random) -> Limits {
         credits: random.size(1, 2 * stages + 1),
         prefill_rows: random.size(16, 48),
         prefill_percent: random.between(0, 300) as u32,
+        restore_deadline: Duration::from_micros(random.between(10_000, 1_000_000)),
+        restores: random.between(1, 3) as u32,
         gather: Duration::from_micros(random.between(0, 500)),
         run_ahead: random.once_in(2),
         ..Limits::new(stages, random.size(1, 8), pages, page_tokens, context)
@@ -46,23 +48,45 @@ fn random_limits(random: &mut Random) -> Limits {
 
 fn random_settings(random: &mut Random) -> Settings {
     let limits = random_limits(random);
-    let faults = (0..random.between(0, 4).saturating_sub(2)).map(|_| random.between(10_000, 1_500_000)).collect();
+    let mut faults: Vec<_> =
+        (0..random.between(0, 6).saturating_sub(2)).map(|_| random.between(10_000, 1_500_000)).collect();
+    if random.once_in(4) {
+        // one row after the other
+        let (begin, period) = (random.between(10_000, 1_000_000), random.between(1_000, 60_000));
+        faults.extend((0..5).map(|number| begin + number * period));
+    }
+    let placement = |random: &mut Random| {
+        let other = random_limits(random);
+        let Limits { restore_deadline, restores, .. } = limits;
+        match random.between(0, 5) {
+            0..3 => limits.clone(),
+            3 => Limits { pages: limits.pages_for(40), ..limits.clone() },
+            4 => Limits { context: 40, ..limits.clone() },
+            _ => Limits { restore_deadline, restores, ..other },
+        }
+    };
     Settings {
         costs: Costs { step: random.between(100, 3_000), row: random.between(5, 300), hop: random.between(1, 500) },
         latency: random.between(1, 900),
+        placements: (0..faults.len() / 2).map(|_| placement(random)).collect(),
         faults,
         plans: (0..CLIENTS).map(|_| Plan::random(random, &limits)).collect(),
         limits,
     }
 }
 
-/// One run with everything that can go wrong; returns how its sessions ended.
-fn simulate(seed: u64) -> Vec<FinishReason> {
+/// One run with everything that can go wrong; returns how its sessions ended, and how many of them had all they wanted
+/// although they were interrupted.
+fn simulate(seed: u64) -> (Vec<FinishReason>, usize) {
     let settings = random_settings(&mut Random::new(seed));
     let mut world = World::new(seed, settings);
     world.run();
     world.check_end();
-    world.clients.into_iter().filter_map(|client| client.finish).map(|finish| finish.reason).collect()
+    let ends: Vec<_> =
+        world.clients.into_iter().filter_map(|one| Some((one.finish?.reason, one.interruptions))).collect();
+    let whole = |reason: &FinishReason| matches!(reason, FinishReason::Stop | FinishReason::Length);
+    let restored = ends.iter().filter(|(reason, interruptions)| whole(reason) && *interruptions > 0).count();
+    (ends.into_iter().map(|(reason, _)| reason).collect(), restored)
 }
 
 /// What kind of end it was, without its figures.
@@ -74,25 +98,29 @@ fn kind(reason: &FinishReason) -> String {
 
 #[test]
 fn every_session_ends_once_with_exactly_its_tokens() {
-    let mut ends = BTreeMap::<String, usize>::new();
+    let (mut ends, mut all_restored) = (BTreeMap::<String, usize>::new(), 0);
     for seed in 0..SEEDS {
-        let reasons = catch_unwind(AssertUnwindSafe(|| simulate(seed))).unwrap_or_else(|panic| {
+        let (reasons, restored) = catch_unwind(AssertUnwindSafe(|| simulate(seed))).unwrap_or_else(|panic| {
             eprintln!("seed {seed} fails: repeat it with simulate({seed})");
             resume_unwind(panic)
         });
+        all_restored += restored;
         for reason in &reasons {
             *ends.entry(kind(reason)).or_default() += 1;
         }
     }
-    println!("{ends:?}");
+    println!("{ends:?}, {all_restored} whole although they were interrupted");
     assert_eq!(ends.values().sum::<usize>(), SEEDS as usize * CLIENTS);
     // every kind of end came up
     let refusals = ["EmptyPrompt", "TooLong", "NeverFits", "QueueFull", "QueueDeadline", "Broken"];
     let refusals = refusals.map(|refusal| format!("Refused({refusal}"));
-    let others = ["Stop", "Length", "Cancelled", "Lost(Stage", "Lost(Session"].map(String::from);
-    for kind in refusals.iter().chain(&others) {
+    let losses = ["Session", "NotRestored", "Restores", "TooSmall(TooLong", "TooSmall(NeverFits"];
+    let losses = losses.map(|loss| format!("Lost({loss}"));
+    let others = ["Stop", "Length", "Cancelled"].map(String::from);
+    for kind in refusals.iter().chain(&losses).chain(&others) {
         assert!(ends.get(kind).is_some_and(|count| *count > 20), "{kind} is too rare");
     }
+    assert!(all_restored > 500, "{all_restored} went on in another row");
 }
 
 #[test]

@@ -33,7 +33,8 @@ pub(crate) fn answer(prompt: &[u32], count: usize, end_is_banned: bool) -> Vec<u
     let mut tokens = prompt.to_vec();
     let mut state = tokens.iter().fold(0, |state, token| advance(state, *token));
     while tokens.len() < prompt.len() + count {
-        let token = sample(state, attend(tokens.iter().copied()), end_is_banned);
+        let attended = attend(tokens.iter().copied()).wrapping_add(prompt.len() as u64);
+        let token = sample(state, attended, end_is_banned);
         tokens.push(token);
         state = advance(state, token);
         if token == END {

@@ -20,6 +20,7 @@ struct Memory {
     tokens: usize,
     end_is_banned: bool,
     unlucky: bool,
+    generated_from: usize,
     sampled: BTreeMap<StepId, u32>,
 }
 
@@ -102,7 +103,7 @@ impl Row {
 
     fn apply(&mut self, operation: Operation) {
         match operation {
-            Operation::Open { session, slot, sampling } => {
+            Operation::Open { session, slot, sampling, generated_from } => {
                 let slot = slot.0 as usize;
                 self.states[slot] = 0;
                 let memory = Memory {
@@ -111,6 +112,7 @@ impl Row {
                     tokens: 0,
                     end_is_banned: sampling.banned.contains(&END),
                     unlucky: sampling.seed == UNLUCKY,
+                    generated_from: generated_from as usize,
                     sampled: BTreeMap::new(),
                 };
                 assert!(self.sessions.insert(session, memory).is_none());
@@ -171,7 +173,9 @@ impl Row {
             Wanted::Vector => Outcome::Vector(vec![memory.tokens as f32]),
             Wanted::Sample => {
                 let stored = memory.table.iter().flat_map(|page| &self.pages[page.0 as usize]).take(memory.tokens);
-                let token = sample(self.states[memory.slot], attend(stored.copied()), memory.end_is_banned);
+                // as penalties do, it depends on where the answer began
+                let attended = attend(stored.copied()).wrapping_add(memory.generated_from as u64);
+                let token = sample(self.states[memory.slot], attended, memory.end_is_banned);
                 memory.sampled.insert(step, token);
                 if memory.unlucky && token.is_multiple_of(8) {
                     Outcome::Failed("no token is allowed".into())

@@ -51,6 +51,8 @@ pub(crate) struct Settings {
     pub(crate) latency: u64,
     /// When stages fail, in microseconds.
     pub(crate) faults: Vec<u64>,
+    /// The placements after each; then the first again.
+    pub(crate) placements: Vec<Limits>,
     pub(crate) plans: Vec<Plan>,
 }
 
@@ -176,21 +178,23 @@ impl World {
 
     fn restore(&mut self) {
         let epoch = Epoch(self.sent as u32);
-        let limits = self.settings.limits.clone();
+        let limits = self.settings.placements.pop().unwrap_or_else(|| self.settings.limits.clone());
         self.row = Row::new(epoch, &limits, self.settings.costs);
         self.send(Pair::Results, Mail::Coordinator(Event::Reset { epoch, limits: Box::new(limits) }));
     }
 
     fn tell_coordinator(&mut self, event: Event) {
         match &event {
+            Event::Open { opening, .. } if opening.again => {}
             Event::Open { session, .. } => self.fairness.opens(*session),
             Event::Want { session, .. } => self.fairness.wants(*session),
             Event::Leave { session } => self.fairness.gone(*session),
-            Event::Reset { .. } => {
-                self.stream = StepStream::new(&self.settings.limits);
+            Event::Reset { limits, .. } => {
+                self.stream = StepStream::new(limits);
+                self.fairness.placed(limits);
             }
             Event::Tick => self.next_tick = None,
-            Event::Done(_) | Event::Failed { .. } => {}
+            Event::Done(_) | Event::Failed { .. } | Event::Stop => {}
         }
         let now = Duration::from_micros(self.now);
         let mut actions = Vec::new();
@@ -234,6 +238,10 @@ impl World {
                 self.fairness.served(session);
                 self.answer(session, session::Event::Outcome { outcome, position });
             }
+            Action::Interrupted { session } => {
+                self.fairness.interrupted(session);
+                self.answer(session, session::Event::Interrupted);
+            }
             Action::Cancel { session } => self.send(Pair::Cancels, Mail::Cancel(session)),
             Action::Closed { session } => self.let_go(session),
             Action::Lost { session, loss } => {
@@ -254,14 +262,15 @@ impl World {
     }
 
     fn tell_session(&mut self, index: usize, event: session::Event) {
+        if event == session::Event::Interrupted {
+            self.clients[index].interruptions += 1;
+        }
         let mut actions = Vec::new();
         self.clients[index].session.on(event, &mut actions);
         for action in actions {
             let session = name(index);
             let event = match action {
-                session::Action::Open { prompt_tokens, token_limit, sampling } => {
-                    Event::Open { session, prompt_tokens, token_limit, sampling }
-                }
+                session::Action::Open(opening) => Event::Open { session, opening },
                 session::Action::Want(wish) => Event::Want { session, wish },
                 session::Action::Leave => Event::Leave { session },
                 session::Action::Emit(sampled) => {
@@ -302,7 +311,7 @@ impl World {
         assert_eq!(accounts.pages_free, accounts.pages);
         assert_eq!(accounts.pages_reserved, 0);
         assert_eq!(accounts.slots_free, accounts.slots);
-        assert_eq!((accounts.steps, accounts.waiting), (0, 0));
+        assert_eq!((accounts.steps, accounts.waiting, accounts.interrupted), (0, 0, 0));
         assert_eq!(self.stream.open_sessions(), 0, "a session was not closed on the stages");
         assert_eq!(self.row.open_sessions(), 0);
         for (index, client) in self.clients.iter().enumerate() {

@@ -20,6 +20,7 @@ fn anything(seed: u64) -> (Scenario, Linear) {
     let limits = Limits {
         queue: size(0, 40),
         queue_deadline: Duration::from_millis(size(50, 20_000) as u64),
+        restore_deadline: Duration::from_millis(size(100, 4_000) as u64),
         credits: size(1, 2 * stages as u64 + 1),
         prefill_rows: size(16, 256),
         step_rows: size(300, 400),
