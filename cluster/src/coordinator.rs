@@ -13,7 +13,7 @@ use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
 use std::path::Path;
 use std::sync::Arc;
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result, anyhow, ensure};
 use paceline_control::control_server::ControlServer;
 use paceline_coordinator::Service;
 use paceline_core::membership::Membership;
@@ -104,15 +104,19 @@ async fn serve(
         api: http.address()?,
     });
     let service = service::Service { authority: Arc::clone(&authority), cluster };
-    let serving = tokio::spawn(serve_control(control, control_acceptor(&identity, &tokens)?, tokens.clone(), service));
+    let mut serving =
+        tokio::spawn(serve_control(control, control_acceptor(&identity, &tokens)?, tokens.clone(), service));
     announce(arguments, &tokens, &authority, address)?;
     let drain_timeout = http.drain_timeout();
-    http.serve(engine, engine_control.clone(), Signals::new()?).await?;
+    let served = tokio::select! {
+        served = http.serve(engine, engine_control.clone(), Signals::new()?) => served,
+        _ = &mut serving => Err(anyhow!("the control plane has ended, and no shard could join any more")),
+    };
     // Running answers have had their time; the shards see their streams end and release what they hold.
     let stopped = tokio::time::timeout(drain_timeout, engine_control.stop()).await;
     serving.abort();
     endpoint.close().await;
-    stopped.context("the coordinator did not end in time")
+    served.and(stopped.context("the coordinator did not end in time"))
 }
 
 async fn endpoint(

@@ -235,7 +235,9 @@ impl ClusterActor {
             if serves { Ok(()) } else { warm }
         };
         context.spawn(replaced.into_actor(self).map(move |replaced, actor, context| match replaced {
-            Ok(()) => actor.show(epoch, &summary),
+            // A row that was over again meanwhile is not announced.
+            Ok(()) if actor.making.as_ref().is_some_and(|making| making.epoch == epoch) => actor.show(epoch, &summary),
+            Ok(()) => {}
             Err(error) => actor.on(Event::Broken { epoch, reason: format!("{error:#}") }, context),
         }));
     }
