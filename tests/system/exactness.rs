@@ -197,37 +197,59 @@ impl Drop for Hosts {
     }
 }
 
+/// Shards, milliseconds and losses of each direction, and how they are run.
+type OnHosts = (usize, &'static str, &'static str, [&'static str; 3]);
+
+/// Some of the networks and ways, or with `PACELINE_ALL_WAYS` all of them.
+fn ways_on_hosts() -> Vec<OnHosts> {
+    let (few, many) = (["16", "1", "scalar"], ["512", "2", "avx2"]);
+    if std::env::var_os("PACELINE_ALL_WAYS").is_none() {
+        return vec![(2, "1", "0", few), (3, "20", "0.01", many), (4, "1", "0.01", few)];
+    }
+    let networks = [("1", "0"), ("20", "0.01")];
+    let on = |shards: usize| networks.map(|(delay, loss)| [few, many].map(|way| (shards, delay, loss, way)));
+    SHARDS.into_iter().flat_map(on).flatten().collect()
+}
+
 #[test]
 fn hosts_of_their_own_on_a_bad_network_give_the_same_bits() {
     let model = model();
     let one = Server::start(&[model.to_str().expect("UTF-8"), "--threads", "1", "--ctx", "256"]);
-    let expected = answer(one.address, &long());
+    let expected = alone_and_in_company(one.address);
     drop(one);
-    for (shards, delay, loss) in [(2, "1", "0"), (3, "20", "0.01"), (4, "1", "0.01")] {
+    for (shards, delay, loss, way) in ways_on_hosts() {
         let Some(hosts) = Hosts::start(shards + 1, delay, loss) else { return };
         let folder = tempfile::tempdir().expect("a folder");
         let local = coordinator(&folder, shards);
         let mut command = hosts.command(0, PACELINE);
         command.args(local.get_args()).args(["--control", "10.88.0.1:7070", "--link", "quic", "--ctx", "256"]);
-        command.arg(&model);
+        command.args(["--prefill-chunk", way[0]]).arg(&model);
         let (server, running) = std::thread::scope(|scope| {
             let joining = scope.spawn(|| {
                 await_file(&token_file(&folder));
-                (0..shards).map(|index| on_host(&hosts, &folder, index)).collect::<Vec<_>>()
+                (0..shards).map(|index| on_host(&hosts, &folder, index, way)).collect::<Vec<_>>()
             });
             let server = Server::of(command);
             (server, joining.join().expect("shards start"))
         });
-        assert_eq!(hosts.post(0, server.address, &body(&long())), expected, "{shards} {delay} ms {loss}");
+        let post = |prompt: &[u64]| hosts.post(0, server.address, &body(prompt));
+        let alone = post(&long());
+        let (among, others) = std::thread::scope(|scope| {
+            let company = (0..COMPANY).map(|seed| scope.spawn(move || post(&prompt(10 + 20 * seed, seed))));
+            let company: Vec<_> = company.collect();
+            let among = post(&long());
+            (among, company.into_iter().map(|other| other.join().expect("an answer")).collect())
+        });
+        assert_eq!((alone, among, others), expected, "{shards} {delay} ms {loss} {way:?}");
         drop((server, running));
     }
 }
 
 /// A shard on the host after the coordinator's.
-fn on_host(hosts: &Hosts, folder: &tempfile::TempDir, index: usize) -> crate::cluster::Shard {
+fn on_host(hosts: &Hosts, folder: &tempfile::TempDir, index: usize, way: [&str; 3]) -> crate::cluster::Shard {
     let log = std::fs::File::create(folder.path().join(format!("shard{index}.log"))).expect("writable");
     let mut command = hosts.command(index + 1, PACELINE);
-    command.args(["shard", "--threads", "1", "--token-file"]).arg(token_file(folder));
+    command.args(["shard", "--threads", way[1], "--isa", way[2], "--token-file"]).arg(token_file(folder));
     command.arg("--cache").arg(folder.path().join(format!("cache{index}")));
     crate::cluster::Shard(command.stdin(Stdio::null()).stderr(log).spawn().expect("the program starts"))
 }
