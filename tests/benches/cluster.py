@@ -7,6 +7,7 @@ Modes (all of them if none is given):
     hop       one session on so many shard processes of one thread, against one process with as many shards
     sessions  four sessions together on the shard processes, against four on one process, and each alone
     gap       the time between tokens of three sessions while a prompt of 8192 tokens arrives
+    simulate  1, 2 and 4 sessions against `paceline simulate` with the stage times that the row itself measured
     peer      one session, its prefill, and four sessions together, against llama.cpp with as many rpc-servers
 
 Every figure comes through HTTP. Rounds measure ours, theirs, theirs, ours; told are medians with quartiles, and the
@@ -27,7 +28,7 @@ import threading
 import time
 import urllib.request
 
-MODES = ["hop", "sessions", "gap", "peer"]
+MODES = ["hop", "sessions", "gap", "simulate", "peer"]
 DEADLINE = 300
 
 
@@ -200,6 +201,21 @@ def gaps(service, options):
     }
 
 
+def simulated(service, options, users):
+    """Tokens per second of the row, and of its simulation with the mean time that each stage took for a step."""
+    status = lambda: json.load(urllib.request.urlopen(f"http://{service.address}/admin/v1/status"))["stages"]
+    decode(service, options, users)
+    before = status()
+    real = decode(service, options, users)
+    after = status()
+    took = lambda a, b: (b["busy_micros"] - a["busy_micros"]) / (b["steps"] - a["steps"])
+    micros = ",".join(str(round(took(a, b))) for a, b in zip(before, after))
+    command = [options.program, "simulate", options.model, "--stage-micros", micros, "--ctx", "2048", "--sessions", "4"]
+    command += ["--users", str(users), "--requests", str(users * 8), "--prompt", "16", "--answer", str(options.tokens)]
+    report = json.loads(subprocess.run([*command, "--json"], check=True, stdout=subprocess.PIPE).stdout)["report"]
+    return real, report["throughput"]["decode_tok_s_busy"]
+
+
 def spread(samples):
     if len(samples) == 1:
         return dict.fromkeys(["low", "median", "high"], samples[0])
@@ -253,6 +269,14 @@ def main():
                 run("decode, llama.cpp rpc", lambda: decode(row, options), lambda: peer.decode(1))
                 run("prefill, llama.cpp rpc", lambda: prefill(row, options), peer.prefill)
                 run("4 sessions, llama.cpp rpc", lambda: decode(row, options, 4), lambda: peer.decode(4))
+        for users in [1, 2, 4] if "simulate" in options.modes else []:
+            pairs = [simulated(row, options, users) for _ in range(options.rounds)]
+            real, other = ([pair[index] for pair in pairs] for index in range(2))
+            ratio = spread([simulated / real for real, simulated in pairs])
+            name = f"{users} sessions, simulated (ratio to the row)"
+            case = {"case": name, "load": os.getloadavg()[0], "row": spread(real), "other": spread(other), "ratio": ratio}
+            results.append(case)
+            tell(case, options)
         if "gap" in options.modes:
             measured = gaps(row, options)
             results.append({"case": "gap", **measured})
