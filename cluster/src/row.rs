@@ -13,7 +13,7 @@ use paceline_coordinator::actor::Control;
 use paceline_coordinator::placement::{MemoryBytes, StageMemory};
 use paceline_coordinator::{Engine, LinkCard, ModelCard, Placed, Service, Shards, StageCard};
 use paceline_core::Limits;
-use paceline_core::planner::{Placement, StagePlan};
+use paceline_core::planner::{Memory, Placement, StagePlan};
 use paceline_gguf::{Gguf, ModelShape};
 use paceline_model::{Overrides, StageLayers};
 use paceline_proto::{Epoch, SessionId};
@@ -255,9 +255,14 @@ impl Loaded {
     }
 }
 
+/// What the planner reckoned with for a stage.
+pub(crate) fn planned_bytes(stage: &StagePlan) -> MemoryBytes {
+    let Memory { weights, key_value, states, buffers, reserve, .. } = stage.memory;
+    MemoryBytes { weights, key_value, states, buffers, reserve }
+}
+
 /// What is known of a stage of this process.
 fn stage_card(plan: &Plan, index: usize, loaded: &LoadedAs) -> StageCard {
-    let planned = &plan.placement.stages[index].memory;
     let last = index + 1 == plan.placement.stages.len();
     StageCard {
         index,
@@ -266,13 +271,7 @@ fn stage_card(plan: &Plan, index: usize, loaded: &LoadedAs) -> StageCard {
         device: format!("{} ({})", loaded.device.name, loaded.device.detail),
         layers: loaded.layers.clone(),
         memory: StageMemory {
-            planned: MemoryBytes {
-                weights: planned.weights,
-                key_value: planned.key_value,
-                states: planned.states,
-                buffers: planned.buffers,
-                reserve: planned.reserve,
-            },
+            planned: planned_bytes(&plan.placement.stages[index]),
             actual: MemoryBytes {
                 weights: loaded.memory.weights,
                 key_value: loaded.memory.pages,

@@ -24,7 +24,7 @@ use uuid::Uuid;
 use super::actor::{Attendant, Settings};
 use super::placing::Links;
 use crate::cli::LinkChoice;
-use crate::{layout, link, text};
+use crate::{layout, link, row, text};
 
 /// Bytes of a frame besides its activations: tokens, settings of new sessions, page lists.
 const DESCRIPTION_BYTES: u64 = 16 << 20;
@@ -125,7 +125,6 @@ impl Making {
             first_layer: stage.layers.start as u32,
             end_layer: stage.layers.end as u32,
             memory: Some(self.memory()),
-            threads: stage.threads as u32,
             rope_base: overrides.rope_base,
             yarn_factor,
             yarn_original_context,
@@ -355,23 +354,13 @@ fn node_peer(node: NodeId, attendant: &Attendant, seen_by: &Attendant, choice: L
 fn card(index: usize, stage: &StagePlan, node: NodeId, attendants: &Attendants) -> StageCard {
     let hello = attendants.get(&node).map(|attendant| &attendant.hello);
     let device = hello.and_then(|hello| hello.device.as_ref());
-    let planned = &stage.memory;
     StageCard {
         index,
         node: node.to_string(),
         host: hello.map(|hello| hello.host.clone()).unwrap_or_default(),
         device: device.map(|device| format!("{} ({})", device.name, device.detail)).unwrap_or_default(),
         layers: stage.layers.clone(),
-        memory: StageMemory {
-            planned: MemoryBytes {
-                weights: planned.weights,
-                key_value: planned.key_value,
-                states: planned.states,
-                buffers: planned.buffers,
-                reserve: planned.reserve,
-            },
-            actual: MemoryBytes::default(),
-        },
+        memory: StageMemory { planned: row::planned_bytes(stage), actual: MemoryBytes::default() },
         link: None,
     }
 }

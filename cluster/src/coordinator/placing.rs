@@ -3,11 +3,15 @@
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
 use paceline_core::membership::Plan;
 use paceline_core::planner::{self, Cluster, DeviceSpec, LinkSpeed, Wishes};
 use paceline_gguf::ModelShape;
 use paceline_proto::NodeId;
+
+/// A round trip that took longer was no round trip: making a link has a shorter deadline.
+const LONGEST: Duration = Duration::from_secs(60);
 
 /// Links that carried frames, by the node that sends and the one that receives.
 #[derive(Debug, Clone, Default)]
@@ -22,7 +26,8 @@ impl Links {
         if links.len() >= Self::MOST {
             links.clear();
         }
-        if speed.bytes_per_second.is_finite() && speed.bytes_per_second > 0.0 {
+        // Figures that no link has must not make every plan fail.
+        if speed.bytes_per_second.is_finite() && speed.bytes_per_second >= 1.0 && speed.round_trip <= LONGEST {
             links.insert((from, to), speed);
         }
     }
@@ -51,8 +56,6 @@ fn cluster(nodes: &[(NodeId, DeviceSpec)], links: &Links) -> Cluster {
 
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
-
     use paceline_core::planner::Speed;
     use uuid::Uuid;
 
@@ -76,7 +79,10 @@ mod tests {
         let links = Links::default();
         let speed = LinkSpeed { round_trip: Duration::from_micros(70), bytes_per_second: 3e8 };
         links.measured(nodes[0].0, nodes[2].0, speed);
-        links.measured(nodes[2].0, nodes[0].0, LinkSpeed { bytes_per_second: f64::NAN, ..speed });
+        for bytes_per_second in [f64::NAN, f64::INFINITY, -1.0, 1e-300] {
+            links.measured(nodes[2].0, nodes[0].0, LinkSpeed { bytes_per_second, ..speed });
+        }
+        links.measured(nodes[2].0, nodes[1].0, LinkSpeed { round_trip: Duration::from_micros(u64::MAX), ..speed });
         let placed = cluster(&nodes, &links);
         // The first measured while others were at work.
         let slow = Speed::new(5e9, 1e11);
