@@ -6,6 +6,7 @@ use std::sync::Arc;
 use anyhow::{Context, Result, ensure};
 use paceline_compute::device::MemorySpec;
 use paceline_core::Limits;
+use paceline_core::limits::LEAST_PREFILL_ROWS;
 use paceline_core::planner::{self, Host, Placement, Wishes};
 use paceline_gguf::{Gguf, ModelShape};
 
@@ -82,8 +83,8 @@ pub(crate) fn wishes(
     let mut wishes = Wishes::new(layout.shards, context, layout.sessions);
     if let Some(rows) = prefill_rows {
         ensure!(
-            (1..=MOST_PREFILL_ROWS).contains(&rows),
-            "--prefill-chunk is {rows}, it must be between 1 and {MOST_PREFILL_ROWS}"
+            (LEAST_PREFILL_ROWS..=MOST_PREFILL_ROWS).contains(&rows),
+            "--prefill-chunk is {rows}, it must be between {LEAST_PREFILL_ROWS} and {MOST_PREFILL_ROWS}"
         );
         wishes.step_rows = rows.saturating_add(layout.sessions);
     }

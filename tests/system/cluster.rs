@@ -278,6 +278,17 @@ fn tokens_are_listed_made_and_revoked() {
 }
 
 #[test]
+fn a_coordinator_says_at_once_what_can_never_be_placed() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let state = folder.path().join("state");
+    let always = ["coordinator", "--port", "0", "--control", "127.0.0.1:0", "--state", state.to_str().expect("UTF-8")];
+    for (flags, expected) in [(["--prefill-chunk", "2"], "between 4 and"), (["--shards", "9"], "1 to 2 stages")] {
+        let said = complaint(&[&always[..], &flags[..]].concat());
+        assert!(said.contains(expected) && !said.contains("waiting for"), "{flags:?}: {said}");
+    }
+}
+
+#[test]
 fn a_shard_says_why_it_cannot_join() {
     let folder = tempfile::tempdir().expect("a folder");
     let state = folder.path().join("state");
