@@ -273,7 +273,10 @@ impl ClusterActor {
 
     fn heard(&mut self, node: NodeId, message: from_shard::Message, context: &mut Context<Self>) {
         let event = match message {
-            from_shard::Message::Hello(_) | from_shard::Message::Heartbeat(_) => Event::Heard { node },
+            from_shard::Message::Hello(_)
+            | from_shard::Message::Heartbeat(_)
+            | from_shard::Message::Taken(_)
+            | from_shard::Message::Leaving(_) => Event::Heard { node },
             from_shard::Message::Progress(progress) => {
                 if let Some(told) = self.making.as_mut().and_then(|making| making.progressed(node, &progress)) {
                     say(&told);

@@ -134,6 +134,7 @@ impl Making {
                 sources: self.sources(settings, index, to, attendants),
             }),
             from: Some(from),
+            beside: None,
         }
     }
 

@@ -207,7 +207,7 @@ impl Work {
         let loaded = self.load(load, layers, overrides, memory).await?;
         let MemoryUse { weights, pages, states, buffers } = loaded.memory_use();
         info!(epoch = %self.epoch, stage = place.index, "stage loaded");
-        let told = Loaded { epoch: self.epoch.0, weights, pages, states, buffers };
+        let told = Loaded { epoch: self.epoch.0, weights, pages, states, buffers, reused: 0 };
         say(&self.outbox, from_shard::Message::Loaded(told));
         let stage = Stage::new(place, loaded, Feedback::own());
         let connect = unless(&mut self.release, async { (&mut self.connect).await.context("nobody connects") }).await?;

@@ -1,6 +1,6 @@
 //! What layers need in memory, in a form that adds up from layer to layer.
 
-use std::{iter::Sum, ops::Add};
+use std::{collections::BTreeSet, iter::Sum, ops::Add};
 
 use paceline_gguf::{Layer, LayerKind, ModelShape, Weights};
 
@@ -34,30 +34,33 @@ pub(super) struct Footprint {
     scratch: u64,
 }
 
-/// Distinct widths.
+/// Distinct widths. What they add up to must not depend on the order in which layers were added, so all are kept and
+/// compared only in the end.
 #[derive(Debug, Clone, Default, PartialEq)]
-struct Widths(Vec<u64>);
+struct Widths(BTreeSet<u64>);
 
 impl Widths {
     fn of(width: u64) -> Self {
-        Self(vec![width])
+        Self([width].into())
     }
 
+    /// The largest of each group of like widths, added up.
     fn sum(&self) -> u64 {
-        self.0.iter().fold(0, |sum, width| sum.saturating_add(*width))
+        let mut group = None;
+        let starts_a_group = |width: &&u64| {
+            let is_like = group.is_some_and(|largest: u64| largest - **width < SAME_WIDTH);
+            group = if is_like { group } else { Some(**width) };
+            !is_like
+        };
+        self.0.iter().rev().filter(starts_a_group).fold(0, |sum, width| sum.saturating_add(*width))
     }
 }
 
 impl Add for Widths {
     type Output = Self;
 
-    fn add(mut self, other: Self) -> Self {
-        for width in other.0 {
-            match self.0.iter_mut().find(|known| known.abs_diff(width) < SAME_WIDTH) {
-                Some(known) => *known = width.max(*known),
-                None => self.0.push(width),
-            }
-        }
+    fn add(mut self, mut other: Self) -> Self {
+        self.0.append(&mut other.0);
         self
     }
 }
@@ -196,6 +199,35 @@ impl FeedForward {
             width: count.saturating_add(2 * used + 1 + hidden).saturating_add(2 * shared),
             input: shared.max(used.saturating_mul(inside)),
             scratch: used.saturating_mul((2 * inside).saturating_add(hidden + 4)),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn added(widths: &[u64]) -> Widths {
+        widths.iter().copied().map(Widths::of).fold(Widths::default(), Add::add)
+    }
+
+    #[test]
+    fn like_widths_share_the_largest() {
+        assert_eq!(added(&[]).sum(), 0);
+        assert_eq!(added(&[100, 110, 100]).sum(), 110);
+        assert_eq!(added(&[100, 115, 130]).sum(), 130 + 100, "100 is not like 130");
+        assert_eq!(added(&[100, 116]).sum(), 216);
+    }
+
+    proptest! {
+        #[test]
+        fn sums_do_not_depend_on_the_order(widths in prop::collection::vec(0u64..200, 0..20), cut in 0usize..20) {
+            let all = added(&widths).sum();
+            let (front, back) = widths.split_at(cut.min(widths.len()));
+            prop_assert_eq!((added(front) + added(back)).sum(), all);
+            prop_assert_eq!((added(back) + added(front)).sum(), all);
         }
     }
 }
