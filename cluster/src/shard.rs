@@ -1,11 +1,15 @@
 //! `paceline shard`: joins a coordinator, and runs the stage that it is given.
 //!
-//! [`attendance`] is one stay with the coordinator, from the hello to the end of the stream; [`stage`] makes and keeps
-//! the stage; [`fetch`] brings the weights that this host does not have.
+//! [`attendance`] is one stay with the coordinator, from the hello to the end of the stream; [`workshop`] carries its
+//! orders out; [`stage`] makes and ends a stage, [`moving`] brings a new one the memories of an older; [`fetch`] brings
+//! the weights that this host does not have.
 
 mod attendance;
 mod fetch;
+mod moving;
+mod order;
 mod stage;
+mod workshop;
 
 use std::net::{IpAddr, SocketAddr};
 use std::path::{Path, PathBuf};
@@ -31,7 +35,7 @@ use crate::pieces::Pieces;
 use crate::{host, link, row};
 use attendance::Ended;
 use fetch::Weights;
-use stage::Workshop;
+use workshop::Workshop;
 
 /// How long to wait before joining again, at first and at most.
 const FIRST_PAUSE: Duration = Duration::from_millis(500);
@@ -125,7 +129,7 @@ impl Member {
             cache: Cache::open(&folder.join("models"), arguments.cache_size.map(gibibytes).transpose()?)?,
             pieces,
             endpoint: endpoint.clone(),
-            served: Mutex::default(),
+            opened: Mutex::default(),
         };
         let workshop = Workshop::new(device, weights, endpoint.clone());
         Ok(Self { address, identity, endpoint, hello, workshop })

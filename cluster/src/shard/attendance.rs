@@ -115,10 +115,10 @@ async fn obey(member: &Member, message: to_shard::Message, outbox: &mpsc::Sender
         to_shard::Message::Connect(connect) => member.workshop.connect(connect),
         to_shard::Message::Release(release) => member.workshop.release(Epoch(release.epoch), outbox).await,
         to_shard::Message::Cancel(cancel) => void(member, &cancel),
-        to_shard::Message::Give(_)
-        | to_shard::Message::Take(_)
-        | to_shard::Message::Welcome(_)
-        | to_shard::Message::Leave(_) => {}
+        to_shard::Message::Give(give) => member.workshop.give(&give, outbox),
+        to_shard::Message::Take(take) => member.workshop.take(take, outbox),
+        // Heard already.
+        to_shard::Message::Welcome(_) | to_shard::Message::Leave(_) => {}
     }
 }
 
