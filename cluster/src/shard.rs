@@ -9,10 +9,13 @@ mod fetch;
 mod moving;
 mod order;
 mod stage;
+#[cfg(test)]
+mod tests;
 mod workshop;
 
 use std::net::{IpAddr, SocketAddr};
 use std::path::{Path, PathBuf};
+use std::pin::pin;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -25,6 +28,7 @@ use paceline_proto::{NodeId, frame};
 use paceline_transport::Endpoint;
 use paceline_transport::identity::{Identity, JoinToken};
 use paceline_weights::{Cache, HashCache, PieceReader};
+use tokio::sync::watch;
 use tokio::time::timeout;
 use tracing::{info, warn};
 
@@ -70,9 +74,19 @@ async fn run(arguments: &ShardArgs, token: JoinToken, device: CpuDevice, own: De
         () = signals.next() => return Ok(()),
         member = joining => member?,
     };
-    let ended = tokio::select! {
-        () = signals.next() => Ok(()),
-        ended = member.stay() => ended,
+    let ended = {
+        let mut staying = pin!(member.stay());
+        tokio::select! {
+            () = signals.next() => {
+                let time = Duration::from_secs(arguments.drain_timeout);
+                tokio::select! {
+                    () = signals.next() => Ok(()),
+                    () = member.drained(time) => Ok(()),
+                    ended = &mut staying => ended,
+                }
+            }
+            ended = &mut staying => ended,
+        }
     };
     info!("leaving");
     let leaving = async {
@@ -94,6 +108,8 @@ struct Member {
     endpoint: Endpoint,
     hello: Hello,
     workshop: Workshop,
+    /// True when this node wants to end.
+    leaving: watch::Sender<bool>,
 }
 
 impl Member {
@@ -132,15 +148,31 @@ impl Member {
             opened: Mutex::default(),
         };
         let workshop = Workshop::new(device, weights, endpoint.clone());
-        Ok(Self { address, identity, endpoint, hello, workshop })
+        Ok(Self { address, identity, endpoint, hello, workshop, leaving: watch::Sender::new(false) })
     }
 
-    /// Attends again and again; ends only when the coordinator does not want this node.
+    /// Asks the coordinator to move this node's work to others, and waits no longer than this. Without work there is
+    /// nothing to wait for.
+    async fn drained(&self, time: Duration) {
+        if self.workshop.is_free() || time.is_zero() {
+            return;
+        }
+        info!("serving on until others have this shard's work; a second signal leaves at once");
+        self.leaving.send_replace(true);
+        tokio::time::sleep(time).await;
+        warn!(seconds = time.as_secs(), "this shard's work was not moved to others in time");
+    }
+
+    /// Attends again and again; ends only when the coordinator does not want this node, or no more when it wants to
+    /// leave itself.
     async fn stay(&self) -> Result<()> {
         let mut pause = FIRST_PAUSE;
         loop {
             let ended = attendance::attend(self).await;
             self.workshop.release_all().await;
+            if *self.leaving.borrow() {
+                return Ok(());
+            }
             match ended {
                 Ok(Ended::Sent(reason)) => bail!("the coordinator sent this shard away: {reason}"),
                 Ok(Ended::Lost(reason)) => {

@@ -139,7 +139,7 @@ pub enum Error {
         layer: usize,
     },
     /// Memories cannot be taken into a stage that has some already.
-    #[error("the stage has run a step already; only a new one takes over memories")]
+    #[error("the stage has run a step, or failed; only a new one takes over memories")]
     NotNew,
     /// A step was run while memories were given away.
     #[error("the stage goes on with step {step} while its memories are being taken")]

@@ -318,7 +318,7 @@ fn what_does_not_fit_is_refused_and_never_half_taken() {
 }
 
 #[test]
-fn stages_that_disagree_and_layers_that_are_missing_are_told() {
+fn stages_that_disagree_and_missing_layers_are_told() {
     let (row, _) = half_way();
     let whole = Hand::load(&model("nano16-f32"), &[0..16], F16, 2);
     let mut one = taking(&whole.stages[0]);
@@ -327,14 +327,22 @@ fn stages_that_disagree_and_layers_that_are_missing_are_told() {
     let missing = one.finish().expect_err("half of it");
     assert!(missing.to_string().contains("nothing for layer 8"), "{missing}");
 
-    let mut samplers = taking(&whole.stages[0]);
-    for (source, layers) in [(0, 0..8), (1, 8..16)] {
-        let request = samplers.request(layers, false);
-        samplers.read(&request, &mut given(&row.stages[source], &request).as_slice()).expect("it fits");
-    }
-    let missing = samplers.finish().expect_err("no samplers");
-    assert!(missing.to_string().contains("sampler"), "{missing}");
+    let mut other = taking(&whole.stages[0]);
+    let request = other.request(0..8, false);
+    other.read(&request, &mut given(&row.stages[0], &request).as_slice()).expect("it fits");
+    // The tail has run a step more than the head.
+    let step = Step { epoch: Epoch(0), id: StepId(1), operations: Vec::new(), chunks: Vec::new() };
+    let frame = Frame { step, payload: Payload::empty(), times: Vec::new() };
+    row.stages[1].with(|stage| stage.run(frame)).expect("an empty step");
+    let request = other.request(8..16, true);
+    let error = other.read(&request, &mut given(&row.stages[1], &request).as_slice()).expect_err("they disagree");
+    assert!(error.to_string().contains("another step"), "{error}");
+}
 
+#[test]
+fn sessions_come_with_all_their_memory() {
+    let (row, _) = half_way();
+    let whole = Hand::load(&model("nano16-f32"), &[0..16], F16, 2);
     let few = Taking::new(whole.stages[0].clone(), vec![PageId(1)], vec![Slot(0)]);
     let mut few = few.expect("a new stage");
     for (source, layers, samplers) in [(0, 0..8, false), (1, 8..16, true)] {
@@ -343,6 +351,16 @@ fn stages_that_disagree_and_layers_that_are_missing_are_told() {
     }
     let few = few.finish().expect_err("sessions have other pages");
     assert!(few.to_string().contains("not all of its pages"), "{few}");
+
+    let mut samplers = taking(&whole.stages[0]);
+    for (source, layers) in [(0, 0..8), (1, 8..16)] {
+        let request = samplers.request(layers, false);
+        samplers.read(&request, &mut given(&row.stages[source], &request).as_slice()).expect("it fits");
+    }
+    let missing = samplers.finish().expect_err("no samplers");
+    assert!(missing.to_string().contains("sampler"), "{missing}");
+    let stopped = Taking::new(whole.stages[0].clone(), Vec::new(), Vec::new());
+    assert!(matches!(stopped.err(), Some(Error::NotNew)), "what failed half-way is of no more use");
 }
 
 #[test]

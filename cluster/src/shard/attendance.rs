@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
-use paceline_control::{Cancel, FromShard, Heartbeat, ToShard, Welcome, from_shard, to_shard};
+use paceline_control::{Cancel, FromShard, Heartbeat, Leaving, ToShard, Welcome, from_shard, to_shard};
 use paceline_proto::{Epoch, SessionId};
 use tokio::sync::mpsc;
 use tokio::time::{MissedTickBehavior, interval, timeout};
@@ -64,8 +64,16 @@ async fn hear_and_beat(
 ) -> Ended {
     let mut heartbeat = interval(Duration::from_secs(1));
     heartbeat.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    let mut leaving = member.leaving.subscribe();
+    leaving.mark_changed();
     loop {
         tokio::select! {
+            // The sender lives as long as the member.
+            Ok(()) = leaving.changed() => {
+                if *leaving.borrow_and_update() && outbox.try_send(leave()).is_err() {
+                    return Ended::Lost("it does not hear that this node wants to leave".to_owned());
+                }
+            }
             message = messages.message() => match message {
                 Ok(Some(ToShard { message: Some(to_shard::Message::Leave(leave)) })) => {
                     return Ended::Sent(leave.reason);
@@ -93,6 +101,10 @@ async fn hear_and_beat(
             }
         }
     }
+}
+
+fn leave() -> FromShard {
+    FromShard { message: Some(from_shard::Message::Leaving(Leaving {})) }
 }
 
 fn heartbeats(welcome: &Welcome) -> tokio::time::Interval {

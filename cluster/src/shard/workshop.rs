@@ -80,6 +80,11 @@ impl Workshop {
         runs.unwrap_or_else(|| (held.last().map_or(Epoch(0), |held| held.epoch), 0))
     }
 
+    /// Is no placement worked for?
+    pub(super) fn is_free(&self) -> bool {
+        self.held().is_empty()
+    }
+
     /// Begins to load; what was held before is released first, but for the stage that the new one is made beside.
     pub(super) async fn load(&self, load: Load, outbox: Outbox) {
         let (epoch, beside) = (Epoch(load.epoch), load.beside.map(Epoch));

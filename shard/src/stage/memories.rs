@@ -54,14 +54,14 @@ impl Taking {
     /// Begins, for a stage that has run nothing yet. All sessions' pages and slots must be among those named.
     ///
     /// # Errors
-    /// A stage that has run a step; pages and slots that it does not have.
+    /// A stage that has run a step or failed; pages and slots that it does not have.
     pub fn new(stage: SharedStage, mut pages: Vec<PageId>, mut slots: Vec<Slot>) -> Result<Self> {
         pages.sort_unstable();
         pages.dedup();
         slots.sort_unstable();
         slots.dedup();
         stage.with(|stage| {
-            let new = stage.next == StepId(0) && stage.open.is_empty();
+            let new = stage.next == StepId(0) && stage.open.is_empty() && !stage.failed;
             if new { stage.check_places(&pages, &slots) } else { Err(Error::NotNew) }
         })?;
         Ok(Self { stage, pages, slots, taken: BTreeSet::new(), agreed: None, samplers: None })
@@ -235,12 +235,9 @@ impl Stage {
     }
 
     /// Takes over sessions whose memory is here. A result that was sampled before is known to the coordinator, so no
-    /// chunk asks for it any more.
+    /// chunk asks for it any more. After an error the stage runs nothing.
     fn adopt(&mut self, next: StepId, sessions: &[OpenSession], samplers: Option<Vec<SessionSampler>>) -> Result<()> {
-        for OpenSession { session, slot, pages } in sessions {
-            self.sessions.adopt(*session, slot.0 as usize, pages)?;
-            self.open.open(*session);
-        }
+        self.failed = true;
         if self.place.last {
             let open = sessions.iter().map(|session| session.session);
             let samplers = samplers.unwrap_or_default();
@@ -249,7 +246,12 @@ impl Stage {
             }
             self.tail.restore(samplers)?;
         }
+        for OpenSession { session, slot, pages } in sessions {
+            self.sessions.adopt(*session, slot.0 as usize, pages)?;
+            self.open.open(*session);
+        }
         self.next = next;
+        self.failed = false;
         Ok(())
     }
 }
