@@ -23,7 +23,7 @@ const REST: Duration = Duration::from_millis(400);
 const NONSENSE: [(&str, &str, u16); 6] = [
     ("/v1/completions", "{", 400),
     ("/v1/completions", r#"{"prompt": [4000000000]}"#, 400),
-    ("/v1/completions", r#"{"prompt": "x", "max_tokens": 100000000}"#, 400),
+    ("/v1/completions", r#"{"prompt": "x", "max_tokens": 0, "n": 0}"#, 400),
     ("/v1/completions", r#"{"prompt": "x", "temperature": "hot"}"#, 400),
     ("/v1/chat/completions", r#"{"messages": []}"#, 400),
     ("/v1/nothing", "{}", 404),

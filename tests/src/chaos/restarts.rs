@@ -116,7 +116,7 @@ fn restart(cluster: &mut Cluster, away: Duration, board: &Board) -> Duration {
 /// The join tokens, as `paceline token` reads them from the coordinator's folder.
 fn tokens(cluster: &Cluster) -> Value {
     let mut command = Command::new(cluster.program());
-    let output = command.args(["token", "list", "--json", "--state"]).arg(cluster.state()).output();
+    let output = command.args(["token", "--state"]).arg(cluster.state()).args(["list", "--json"]).output();
     let output = output.expect("the program starts");
     serde_json::from_slice(&output.stdout)
         .unwrap_or_else(|error| panic!("{error}: paceline token list says {}", String::from_utf8_lossy(&output.stderr)))
