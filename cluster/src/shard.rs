@@ -1,14 +1,22 @@
 //! `paceline shard`: joins a coordinator, and runs the stage that it is given.
 //!
-//! [`attendance`] is one stay with the coordinator, from the hello to the end of the stream; [`stage`] makes and keeps
-//! the stage; [`fetch`] brings the weights that this host does not have.
+//! [`attendance`] is one stay with the coordinator, from the hello to the end of the stream; [`workshop`] carries its
+//! orders out; [`stage`] makes and ends a stage, [`moving`] brings a new one the memories of an older; [`fetch`] brings
+//! the weights that this host does not have.
 
 mod attendance;
 mod fetch;
+mod moving;
+mod order;
+mod pauses;
 mod stage;
+#[cfg(test)]
+mod tests;
+mod workshop;
 
 use std::net::{IpAddr, SocketAddr};
 use std::path::{Path, PathBuf};
+use std::pin::pin;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -21,21 +29,21 @@ use paceline_proto::{NodeId, frame};
 use paceline_transport::Endpoint;
 use paceline_transport::identity::{Identity, JoinToken};
 use paceline_weights::{Cache, HashCache, PieceReader};
+use tokio::sync::watch;
 use tokio::time::timeout;
 use tracing::{info, warn};
 
 use crate::cli::ShardArgs;
 use crate::control::{PROGRAM, client};
-use crate::http::Signals;
 use crate::pieces::Pieces;
-use crate::{host, link, row};
+use crate::shutdown::Signals;
+use crate::supervisor::Supervisor;
+use crate::{host, leftovers, link, row};
 use attendance::Ended;
 use fetch::Weights;
-use stage::Workshop;
+use pauses::Pauses;
+use workshop::Workshop;
 
-/// How long to wait before joining again, at first and at most.
-const FIRST_PAUSE: Duration = Duration::from_millis(500);
-const LONGEST_PAUSE: Duration = Duration::from_secs(15);
 /// How long a stage has to end when the shard leaves.
 const LEAVE: Duration = Duration::from_secs(3);
 /// Memory left to everything that is not planned.
@@ -49,26 +57,51 @@ pub(crate) fn shard(arguments: &ShardArgs) -> Result<()> {
     let token = token(arguments)?;
     let device = device(arguments)?;
     let own = own_device(arguments, &device)?;
+    let supervisor = Supervisor::of_environment()?;
     let system = row::system()?;
-    let ended = system.block_on(run(arguments, token, device, own));
+    let ended = system.block_on(async {
+        // Pings come from the task that does the work: they end when the actors' thread hangs.
+        tokio::select! {
+            ended = run(arguments, token, device, own, &supervisor) => ended,
+            () = supervisor.watch(async || true) => Ok(()),
+        }
+    });
     // Dropping the runtime would wait for a model that is still being hashed or loaded.
     std::mem::forget(system);
     ended
 }
 
-async fn run(arguments: &ShardArgs, token: JoinToken, device: CpuDevice, own: Device) -> Result<()> {
+async fn run(
+    arguments: &ShardArgs,
+    token: JoinToken,
+    device: CpuDevice,
+    own: Device,
+    supervisor: &Supervisor,
+) -> Result<()> {
     let mut signals = Signals::new()?;
+    supervisor.ready(&format!("waiting for the coordinator at {}", token.address));
     let joining = async {
-        let identity = client::enroll(&token).await?;
-        Member::new(arguments, token.address.clone(), identity, device, own).await
+        let (identity, local) = enroll(&token).await?;
+        Member::new(arguments, token.address.clone(), identity, local, device, own, supervisor.clone()).await
     };
     let member = tokio::select! {
         () = signals.next() => return Ok(()),
         member = joining => member?,
     };
-    let ended = tokio::select! {
-        () = signals.next() => Ok(()),
-        ended = member.stay() => ended,
+    let ended = {
+        let mut staying = pin!(member.stay());
+        tokio::select! {
+            () = signals.next() => {
+                supervisor.stopping("leaving: this shard's work goes to others");
+                let time = Duration::from_secs(arguments.drain_timeout);
+                tokio::select! {
+                    () = signals.next() => Ok(()),
+                    () = member.drained(time) => Ok(()),
+                    ended = &mut staying => ended,
+                }
+            }
+            ended = &mut staying => ended,
+        }
     };
     info!("leaving");
     let leaving = async {
@@ -83,6 +116,29 @@ async fn run(arguments: &ShardArgs, token: JoinToken, device: CpuDevice, own: De
     ended
 }
 
+/// Gets a certificate, and learns which address of this host reaches the coordinator. One that is not there is waited
+/// for; only its refusal is final.
+async fn enroll(token: &JoinToken) -> Result<(Identity, IpAddr)> {
+    let mut pauses = Pauses::new();
+    loop {
+        let enrolled = async {
+            let identity = client::enroll(token).await?;
+            let local = client::attend(&token.address, &identity).await?.local;
+            Ok((identity, local.ip()))
+        };
+        match enrolled.await {
+            Err(error) if !client::is_final(&error) => pause(&mut pauses, &error).await,
+            enrolled => return enrolled,
+        }
+    }
+}
+
+async fn pause(pauses: &mut Pauses, error: &anyhow::Error) {
+    let pause = pauses.next();
+    warn!("cannot join: {error:#}; trying again in {:.1} s", pause.as_secs_f32());
+    tokio::time::sleep(pause).await;
+}
+
 /// A node of a cluster.
 struct Member {
     address: String,
@@ -90,6 +146,9 @@ struct Member {
     endpoint: Endpoint,
     hello: Hello,
     workshop: Workshop,
+    supervisor: Supervisor,
+    /// True when this node wants to end.
+    leaving: watch::Sender<bool>,
 }
 
 impl Member {
@@ -97,12 +156,13 @@ impl Member {
         arguments: &ShardArgs,
         address: String,
         identity: Identity,
+        local: IpAddr,
         device: CpuDevice,
         own: Device,
+        supervisor: Supervisor,
     ) -> Result<Self> {
-        let local = client::attend(&address, &identity).await?.local;
-        let udp = arguments.data.unwrap_or_else(|| SocketAddr::new(local.ip(), 0));
-        let unix = socket_path(identity.node())?;
+        let udp = arguments.data.unwrap_or_else(|| SocketAddr::new(local, 0));
+        let unix = socket_path(identity.node()).await;
         let endpoint = Endpoint::bind(identity.clone(), udp, Some(&unix)).await;
         let endpoint = endpoint.with_context(|| format!("cannot open the data endpoint at {udp} (UDP)"))?;
         let hello = Hello {
@@ -111,7 +171,7 @@ impl Member {
             host: host::name(),
             boot: link::boot().to_owned(),
             device: Some(own),
-            data: data_addresses(endpoint.udp_address(), local.ip(), arguments.advertise),
+            data: data_addresses(endpoint.udp_address(), local, arguments.advertise),
             unix: unix.to_string_lossy().into_owned(),
             standby: arguments.standby,
         };
@@ -125,28 +185,46 @@ impl Member {
             cache: Cache::open(&folder.join("models"), arguments.cache_size.map(gibibytes).transpose()?)?,
             pieces,
             endpoint: endpoint.clone(),
-            served: Mutex::default(),
+            opened: Mutex::default(),
         };
         let workshop = Workshop::new(device, weights, endpoint.clone());
-        Ok(Self { address, identity, endpoint, hello, workshop })
+        let leaving = watch::Sender::new(false);
+        Ok(Self { address, identity, endpoint, hello, workshop, supervisor, leaving })
     }
 
-    /// Attends again and again; ends only when the coordinator does not want this node.
+    /// Asks the coordinator to move this node's work to others, and waits no longer than this. Without work there is
+    /// nothing to wait for.
+    async fn drained(&self, time: Duration) {
+        if self.workshop.is_free() || time.is_zero() {
+            return;
+        }
+        info!("serving on until others have this shard's work; a second signal leaves at once");
+        self.leaving.send_replace(true);
+        tokio::time::sleep(time).await;
+        warn!(seconds = time.as_secs(), "this shard's work was not moved to others in time");
+    }
+
+    /// Attends again and again; ends only when the coordinator does not want this node, or no more when it wants to
+    /// leave itself.
     async fn stay(&self) -> Result<()> {
-        let mut pause = FIRST_PAUSE;
+        let mut pauses = Pauses::new();
         loop {
+            self.supervisor.status(&format!("joining the coordinator at {}", self.address));
             let ended = attendance::attend(self).await;
             self.workshop.release_all().await;
+            if *self.leaving.borrow() {
+                return Ok(());
+            }
             match ended {
                 Ok(Ended::Sent(reason)) => bail!("the coordinator sent this shard away: {reason}"),
                 Ok(Ended::Lost(reason)) => {
-                    warn!(reason, "the coordinator is lost; joining again");
-                    pause = FIRST_PAUSE;
+                    pauses = Pauses::new();
+                    let pause = pauses.next();
+                    warn!(reason, "the coordinator is lost; joining again in {:.1} s", pause.as_secs_f32());
+                    tokio::time::sleep(pause).await;
                 }
-                Err(error) => warn!("cannot join: {error:#}; trying again in {} s", pause.as_secs_f32()),
+                Err(error) => pause(&mut pauses, &error).await,
             }
-            tokio::time::sleep(pause).await;
-            pause = (pause * 2).min(LONGEST_PAUSE);
         }
     }
 }
@@ -227,10 +305,11 @@ fn data_addresses(bound: SocketAddr, local: IpAddr, advertised: Option<IpAddr>) 
 }
 
 /// A socket's path may have about a hundred characters, so it lies in a folder with a short name.
-fn socket_path(node: NodeId) -> Result<PathBuf> {
+async fn socket_path(node: NodeId) -> PathBuf {
     let folder = std::env::var_os("XDG_RUNTIME_DIR").map_or_else(std::env::temp_dir, PathBuf::from);
     let folder = if folder.is_dir() { folder } else { std::env::temp_dir() };
-    Ok(folder.join(format!("paceline-{}.sock", node.0.simple())))
+    leftovers::remove(&folder, "paceline-").await;
+    folder.join(format!("paceline-{}.sock", node.0.simple()))
 }
 
 fn cache_folder(folder: Option<&Path>) -> Result<PathBuf> {

@@ -4,6 +4,7 @@
 //! anything heard from it renews, and every placement is a new epoch. A row that loses a node is over; its other nodes
 //! release what they hold, and a new row is placed as soon as enough of them are free.
 
+mod remembered;
 mod row;
 #[cfg(test)]
 mod tests;
@@ -14,6 +15,8 @@ use std::time::Duration;
 use paceline_proto::{Epoch, NodeId};
 
 use crate::planner::{DeviceSpec, Placement};
+use remembered::Returning;
+pub use remembered::{RETURN, Remembered, RememberedRow};
 use row::{Phase, Row};
 
 /// A node that has not been heard for so long is gone. Heartbeats come five times as often.
@@ -196,6 +199,8 @@ pub struct Membership {
     /// The newest epoch.
     epoch: Epoch,
     row: Option<Row>,
+    /// The row of the coordinator's life before, while its nodes are waited for.
+    returning: Option<Returning>,
     /// The nodes that could not hold the model; not tried again unchanged.
     unplaced: Option<Vec<NodeId>>,
     /// Rows that broke soon, one after the other.
@@ -229,6 +234,7 @@ impl Membership {
             nodes: BTreeMap::new(),
             epoch: Epoch(0),
             row: None,
+            returning: None,
             unplaced: None,
             broken_soon: 0,
             placed: Duration::ZERO,
@@ -378,7 +384,7 @@ impl Membership {
     /// Places a row if there is none and enough nodes are free. Those on standby are used only to make up the number,
     /// or where the others cannot hold the model.
     fn place(&mut self, now: Duration, actions: &mut Vec<Action>) {
-        if self.row.is_some() || now < self.not_before {
+        if self.row.is_some() || now < self.not_before || self.take_up(now, actions) {
             return;
         }
         let usable = |node: &Node| node.duty == Duty::Free && node.held_off <= now;

@@ -1,5 +1,7 @@
 //! Nodes that come, go, fail and fall silent, and what becomes of their rows.
 
+mod remembered;
+
 use std::sync::OnceLock;
 
 use paceline_gguf::testing::PublishedShape;
@@ -40,10 +42,10 @@ fn read_shape() -> ModelShape {
     ModelShape::read(&gguf).expect("a model")
 }
 
-/// A membership that places the model on so many devices, in the order in which they are given.
-fn membership(wanted: usize) -> Membership {
+/// Places the model on so many devices, in the order in which they are given.
+fn place(wanted: usize) -> impl FnMut(&[(NodeId, DeviceSpec)]) -> Result<Placement, String> + Send {
     let shape = shape();
-    let place = move |devices: &[(NodeId, DeviceSpec)]| {
+    move |devices: &[(NodeId, DeviceSpec)]| {
         if devices.iter().any(|(_, device)| device.memory_bytes == 0) {
             return Err("no memory".to_owned());
         }
@@ -54,8 +56,11 @@ fn membership(wanted: usize) -> Membership {
             stage.device = index;
         }
         Ok(placement)
-    };
-    Membership::new(wanted, Box::new(place))
+    }
+}
+
+fn membership(wanted: usize) -> Membership {
+    Membership::new(wanted, Box::new(place(wanted)))
 }
 
 /// A membership, its clock and what it did.
