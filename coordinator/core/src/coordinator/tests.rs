@@ -1,6 +1,7 @@
 //! Events in, actions out, case by case. What holds for all cases together is in the simulation.
 
 mod restoring;
+mod switching;
 
 use paceline_proto::{Chunk, ChunkInput, ChunkResult, PageId, SampledToken, Slot, StageTime};
 use uuid::Uuid;
