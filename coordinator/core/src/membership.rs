@@ -9,6 +9,7 @@
 mod messages;
 mod moving;
 mod node;
+mod remembered;
 mod report;
 mod room;
 mod row;
@@ -28,6 +29,8 @@ use crate::planner::{DeviceSpec, Placement, StagePlan};
 use moving::Move;
 pub use moving::{HOLD_DEADLINE, SWITCH_DEADLINE, TAKE_DEADLINE};
 use node::{Duty, Node, Stay};
+use remembered::Returning;
+pub use remembered::{RETURN, Remembered, RememberedRow};
 use row::{Phase, Row};
 
 /// A node that has not been heard for so long is gone. Heartbeats come five times as often.
@@ -74,6 +77,8 @@ pub struct Membership {
     /// The newest epoch.
     epoch: Epoch,
     row: Option<Row>,
+    /// The row of the coordinator's life before, while its nodes are waited for.
+    returning: Option<Returning>,
     /// Another row that takes over, or is to.
     moving: Option<Move>,
     /// Nodes that people do not want to be used, here or not.
@@ -116,6 +121,7 @@ impl Membership {
             nodes: BTreeMap::new(),
             epoch: Epoch(0),
             row: None,
+            returning: None,
             moving: None,
             drained: BTreeSet::new(),
             tried: BTreeSet::new(),
@@ -297,7 +303,7 @@ impl Membership {
     /// or where the others cannot hold the model.
     fn place(&mut self, now: Duration, actions: &mut Vec<Action>) {
         let reserved = self.moving.as_ref().is_some_and(Move::makes_room);
-        if self.row.is_some() || reserved || now < self.not_before {
+        if self.row.is_some() || reserved || now < self.not_before || self.take_up(now, actions) {
             return;
         }
         let all: Vec<NodeId> = self.usable(now).collect();
@@ -325,10 +331,12 @@ impl Membership {
 
     /// The nodes on which a stage could be placed now.
     fn usable(&self, now: Duration) -> impl Iterator<Item = NodeId> {
-        let usable = move |(id, node): &(&NodeId, &Node)| {
-            node.is_free() && node.held_off <= now && node.stay == Stay::Stays && !self.drained.contains(id)
-        };
-        self.nodes.iter().filter(usable).map(|(id, _)| *id)
+        self.nodes.keys().copied().filter(move |id| self.is_usable(*id, now))
+    }
+
+    fn is_usable(&self, id: NodeId, now: Duration) -> bool {
+        let usable = |node: &Node| node.is_free() && node.held_off <= now && node.stay == Stay::Stays;
+        self.nodes.get(&id).is_some_and(usable) && !self.drained.contains(&id)
     }
 
     fn try_place(&mut self, ids: &[NodeId]) -> Result<Placement, String> {

@@ -1,6 +1,7 @@
 //! Nodes that come, go, fail and fall silent, and what becomes of their rows.
 
 mod moving;
+mod remembered;
 
 use std::sync::OnceLock;
 

@@ -3,7 +3,7 @@
 use std::{iter::Sum, ops::Add};
 
 use paceline_gguf::ModelShape;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use super::{StagePlan, Wishes, cut::Stage, footprint::Footprint};
 
@@ -12,7 +12,7 @@ use super::{StagePlan, Wishes, cut::Stage, footprint::Footprint};
 pub(super) const SCRATCH_BYTES: u64 = 16 << 20;
 
 /// Bytes by what they are for. Sums that are too large stop at the largest number.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Memory {
     /// Layers and head, as stored in the model file.
     pub weights: u64,
