@@ -362,6 +362,11 @@ impl Coordinator {
         queue.chain(gather).min()
     }
 
+    /// The bounds of the placement in force.
+    pub fn limits(&self) -> &Limits {
+        &self.limits
+    }
+
     /// Why nothing can run: the stages must be placed anew, and a `Reset` sent. To be asked after `Done` too, since
     /// results that do not belong to what was sent break the row as a failed stage does.
     pub fn broken(&self) -> Option<&Loss> {
