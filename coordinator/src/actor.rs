@@ -216,11 +216,12 @@ impl CoordinatorActor {
         Some(Event::Leave { session })
     }
 
-    /// Asks to be woken when the core says so.
+    /// Asks to be woken when the core says so. One that comes too early does no harm, so that the deadline of a step, which
+    /// moves with every step, costs nothing.
     fn set_tick(&mut self, context: &mut Context<Self>) {
         let now = self.begun.elapsed();
         let deadline = self.core.deadline(now);
-        if self.tick.as_ref().map(|(at, _)| *at) == deadline {
+        if self.tick.as_ref().is_some_and(|(at, _)| deadline.is_none_or(|deadline| *at <= deadline)) {
             return;
         }
         if let Some((_, handle)) = self.tick.take() {

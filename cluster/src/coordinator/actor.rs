@@ -5,7 +5,9 @@ use std::io::Write;
 use std::net::{IpAddr, SocketAddr};
 use std::time::{Duration, Instant};
 
-use actix::{Actor, ActorFutureExt, Addr, AsyncContext, Context, Handler, Message, StreamHandler, WrapFuture};
+use actix::{
+    Actor, ActorFutureExt, Addr, AsyncContext, Context, Handler, Message, ResponseActFuture, StreamHandler, WrapFuture,
+};
 use paceline_api::NodeCard;
 use paceline_control::{Failed, Hello, Leave, Release, ToShard, Welcome, from_shard, to_shard};
 use paceline_coordinator::actor::Control;
@@ -20,7 +22,7 @@ use paceline_transport::identity::{Identity, TokenId, Trust};
 use tokio::sync::{mpsc, watch};
 use tokio_stream::wrappers::WatchStream;
 use tonic::Status;
-use tracing::{info, warn};
+use tracing::{debug, info, warn};
 use uuid::Uuid;
 
 use super::making::{Making, OwnLinks};
@@ -31,6 +33,8 @@ use crate::control::PROGRAM;
 use crate::control::listener::Caller;
 use crate::control::service::token_name;
 use crate::state::Tokens;
+use crate::state::keeper::Keeper;
+use crate::state::store::Purpose;
 use crate::{http, text};
 
 /// How often leases, deadlines and revoked tokens are looked at.
@@ -41,6 +45,8 @@ const MAILBOX: usize = 4096;
 const TEXT: usize = 255;
 /// Addresses of a node.
 const ADDRESSES: usize = 16;
+/// What a node hears that is let go.
+const ENDING: &str = "the coordinator is ending";
 
 /// What the actor is made from.
 pub(crate) struct Settings {
@@ -54,6 +60,10 @@ pub(crate) struct Settings {
     pub(crate) engine: Engine,
     pub(crate) control: Control,
     pub(crate) tokens: Tokens,
+    /// Remembers epochs and rows.
+    pub(crate) keeper: Keeper,
+    /// What rows are made for.
+    pub(crate) purpose: Purpose,
     /// Requests that may wait.
     pub(crate) queue: usize,
     /// Rows of a prompt in a step.
@@ -86,6 +96,8 @@ struct ClusterActor {
     actions: Vec<Action>,
     /// The summary is shown once.
     shown: bool,
+    /// Nothing is decided any more.
+    ending: bool,
 }
 
 /// The actor, as the control plane's service sees it.
@@ -99,19 +111,32 @@ pub(crate) fn start(settings: Settings) -> ClusterHandle {
 
 impl ClusterHandle {
     /// Lets a node attend, or says why not.
-    pub(crate) async fn joined(&self, joined: Joined) -> Result<(), String> {
-        self.0.send(joined).await.unwrap_or_else(|_| Err("the coordinator is ending".to_owned()))
+    pub(crate) async fn joined(&self, joined: Joined) -> Result<(), Status> {
+        self.0.send(joined).await.unwrap_or_else(|_| Err(Status::unavailable(ENDING)))
     }
 
     /// Hands on what a node says; false when nobody listens any more.
     pub(crate) async fn said(&self, said: Said) -> bool {
         self.0.send(said).await.is_ok()
     }
+
+    /// Whether the actor still answers.
+    pub(crate) async fn is_alive(&self) -> bool {
+        self.0.send(IsAlive).await.is_ok()
+    }
+
+    /// Ends every session that still runs, closes the row, and lets every node go; they join again when the coordinator
+    /// returns.
+    pub(crate) async fn end(&self) {
+        if self.0.send(End).await.is_err() {
+            debug!("the cluster actor is gone already");
+        }
+    }
 }
 
 /// A node wants to attend; answered with why not.
 #[derive(Message)]
-#[rtype(result = "Result<(), String>")]
+#[rtype(result = "Result<(), Status>")]
 pub(crate) struct Joined {
     pub(crate) node: NodeId,
     pub(crate) token: Option<TokenId>,
@@ -139,10 +164,14 @@ impl ClusterActor {
             making: None,
             actions: Vec::new(),
             shown: false,
+            ending: false,
         }
     }
 
     fn on(&mut self, event: Event, context: &mut Context<Self>) {
+        if self.ending {
+            return;
+        }
         let mut actions = std::mem::take(&mut self.actions);
         self.settings.membership.on(event, self.begun.elapsed(), &mut actions);
         for action in actions.drain(..) {
@@ -167,11 +196,13 @@ impl ClusterActor {
         match action {
             Action::Load { epoch, placement, row } => {
                 info!(%epoch, stages = row.len(), "a row is being made");
-                let making = Making::new(&self.settings, epoch, *placement, row, &self.attendants);
-                for (node, load) in making.loads(&self.settings, &self.attendants) {
-                    self.tell(node, to_shard::Message::Load(load), context);
-                }
-                self.making = Some(making);
+                self.making = Some(Making::new(&self.settings, epoch, *placement, row, &self.attendants));
+                // Nobody is told of an epoch that could be given again after a restart.
+                let kept = self.settings.keeper.epoch(epoch);
+                context.spawn(kept.into_actor(self).map(move |kept, actor, context| match kept {
+                    Ok(()) => actor.load(epoch, context),
+                    Err(error) => actor.on(Event::Broken { epoch, reason: format!("{error:#}") }, context),
+                }));
             }
             Action::Connect { epoch } => self.connect(epoch, context),
             Action::Serve { epoch } => self.serve(epoch, context),
@@ -197,6 +228,13 @@ impl ClusterActor {
             let attendance = attendant.attendance;
             // Told as a message of its own: this may be in the middle of another event's actions.
             context.notify(Said { node, attendance, what: Err("it does not take messages any more".to_owned()) });
+        }
+    }
+
+    fn load(&mut self, epoch: Epoch, context: &mut Context<Self>) {
+        let Some(making) = self.making.as_ref().filter(|making| making.epoch == epoch) else { return };
+        for (node, load) in making.loads(&self.settings, &self.attendants) {
+            self.tell(node, to_shard::Message::Load(load), context);
         }
     }
 
@@ -236,8 +274,13 @@ impl ClusterActor {
         };
         context.spawn(replaced.into_actor(self).map(move |replaced, actor, context| match replaced {
             // A row that was over again meanwhile is not announced.
-            Ok(()) if actor.making.as_ref().is_some_and(|making| making.epoch == epoch) => actor.show(epoch, &summary),
-            Ok(()) => {}
+            Ok(()) => {
+                if let Some(making) = actor.making.as_ref().filter(|making| making.epoch == epoch) {
+                    let record = making.record(actor.settings.purpose.clone());
+                    actor.settings.keeper.row(record, actor.settings.links.all());
+                    actor.show(epoch, &summary);
+                }
+            }
             Err(error) => actor.on(Event::Broken { epoch, reason: format!("{error:#}") }, context),
         }));
     }
@@ -252,6 +295,7 @@ impl ClusterActor {
     fn over(&mut self, epoch: Epoch, stage: Option<usize>, reason: &str, context: &mut Context<Self>) {
         say(&format!("the row of epoch {epoch} is over: {reason}\n"));
         self.making.take_if(|making| making.epoch == epoch);
+        self.settings.keeper.forget(epoch);
         let (control, reason) = (self.settings.control.clone(), reason.to_owned());
         let failed = async move { control.failed(epoch, stage.unwrap_or_default(), reason).await };
         context.spawn(failed.into_actor(self).map(|_, _, _| ()));
@@ -333,14 +377,17 @@ impl StreamHandler<Health> for ClusterActor {
 }
 
 impl Handler<Joined> for ClusterActor {
-    type Result = Result<(), String>;
+    type Result = Result<(), Status>;
 
     fn handle(&mut self, joined: Joined, context: &mut Self::Context) -> Self::Result {
         let Joined { node, token, attendance, hello, caller, outbox } = joined;
-        if token.as_ref().is_some_and(|token| !self.settings.tokens.is_live(token)) {
-            return Err("the token that this node joined with was revoked".to_owned());
+        if self.ending {
+            return Err(Status::unavailable(ENDING));
         }
-        let device = device(&hello)?;
+        if token.as_ref().is_some_and(|token| !self.settings.tokens.is_live(token)) {
+            return Err(Status::failed_precondition("the token that this node joined with was revoked"));
+        }
+        let device = device(&hello).map_err(Status::failed_precondition)?;
         let (name, memory) = (device.name.clone(), text::bytes(device.memory_bytes));
         info!(%node, host = hello.host, device = name, memory, token = token_name(token.as_ref()), "a node joins");
         let standby = hello.standby;
@@ -377,6 +424,39 @@ impl Handler<Said> for ClusterActor {
                 self.on(Event::Left { node, reason }, context);
             }
         }
+    }
+}
+
+/// Asks for nothing but an answer.
+#[derive(Message)]
+#[rtype(result = "()")]
+struct IsAlive;
+
+impl Handler<IsAlive> for ClusterActor {
+    type Result = ();
+
+    fn handle(&mut self, IsAlive: IsAlive, _: &mut Context<Self>) {}
+}
+
+/// The coordinator ends.
+#[derive(Message)]
+#[rtype(result = "()")]
+struct End;
+
+impl Handler<End> for ClusterActor {
+    type Result = ResponseActFuture<Self, ()>;
+
+    fn handle(&mut self, End: End, _: &mut Context<Self>) -> Self::Result {
+        // The row is closed, not over: the coordinator that comes after this one takes it up again.
+        self.ending = true;
+        let control = self.settings.control.clone();
+        let stopped = async move { control.stop().await }.into_actor(self);
+        Box::pin(stopped.map(|(), actor, _| {
+            for (_, attendant) in actor.attendants.drain() {
+                // Ends its stream; one that takes no message sees the connection end.
+                drop(attendant.outbox.try_send(Err(Status::unavailable(ENDING))));
+            }
+        }))
     }
 }
 

@@ -24,6 +24,7 @@ use uuid::Uuid;
 use super::actor::{Attendant, Settings};
 use super::placing::Links;
 use crate::cli::LinkChoice;
+use crate::state::store::{Purpose, RowRecord};
 use crate::{layout, link, row, text};
 
 /// Bytes of a frame besides its activations: tokens, settings of new sessions, page lists.
@@ -93,6 +94,11 @@ impl Making {
 
     pub(super) fn nodes(&self) -> impl Iterator<Item = NodeId> {
         self.row.iter().copied()
+    }
+
+    /// The row as it is kept for a coordinator that comes after this one.
+    pub(super) fn record(&self, purpose: Purpose) -> RowRecord {
+        RowRecord { epoch: self.epoch, purpose, nodes: self.row.clone(), placement: self.placement.clone() }
     }
 
     /// What each node is told to load.

@@ -10,7 +10,7 @@ use paceline_core::planner::{DeviceSpec, MAX_THREADS, Speed};
 use paceline_gguf::{Gguf, ModelShape};
 use paceline_proto::NodeId;
 use paceline_transport::PieceSource;
-use paceline_weights::{HashCache, Manifest, PieceReader};
+use paceline_weights::{HashCache, Manifest, ModelHash, PieceReader};
 
 use crate::pieces::Pieces;
 use crate::{model, row};
@@ -18,6 +18,8 @@ use crate::{model, row};
 /// The model.
 pub(crate) struct Offer {
     manifest: Vec<u8>,
+    /// Names the model by its content.
+    pub(super) model: ModelHash,
     path: String,
     pieces: Arc<Pieces>,
     /// Values per row of its residual stream.
@@ -46,7 +48,8 @@ impl Offer {
                 (manifest, path.to_string_lossy().into_owned())
             }
         };
-        Ok(Self { manifest: manifest.encode(), path, pieces: Arc::new(Pieces(reader)), width })
+        let model = manifest.hash();
+        Ok(Self { manifest: manifest.encode(), model, path, pieces: Arc::new(Pieces(reader)), width })
     }
 
     pub(super) fn manifest(&self) -> Vec<u8> {

@@ -10,6 +10,8 @@ use paceline_core::planner::{self, Cluster, DeviceSpec, LinkSpeed, Wishes};
 use paceline_gguf::ModelShape;
 use paceline_proto::NodeId;
 
+use crate::state::store::MeasuredLinks;
+
 /// A round trip that took longer was no round trip: making a link has a shorter deadline.
 const LONGEST: Duration = Duration::from_secs(60);
 
@@ -20,6 +22,20 @@ pub(crate) struct Links(Arc<Mutex<HashMap<(NodeId, NodeId), LinkSpeed>>>);
 impl Links {
     /// Nodes come and go; of so many links the oldest placements are of no use.
     const MOST: usize = 4096;
+
+    /// Those that were measured before.
+    pub(super) fn new(measured: MeasuredLinks) -> Self {
+        let links = Self::default();
+        for ((from, to), speed) in measured {
+            links.measured(from, to, speed);
+        }
+        links
+    }
+
+    /// All of them.
+    pub(super) fn all(&self) -> MeasuredLinks {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).iter().map(|(ends, speed)| (*ends, *speed)).collect()
+    }
 
     pub(super) fn measured(&self, from: NodeId, to: NodeId, speed: LinkSpeed) {
         let mut links = self.0.lock().unwrap_or_else(PoisonError::into_inner);

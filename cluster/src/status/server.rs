@@ -11,6 +11,8 @@ use crate::cli::ServerArgs;
 
 /// The page that is asked.
 const PAGE: &str = "/admin/v1/status";
+/// The one that says whether the service answers.
+const LIVE: &str = "/live";
 /// The most time for an answer; a service answers within milliseconds even when it is full.
 const PATIENCE: Duration = Duration::from_secs(5);
 /// The most bytes of an answer: some thousand stages.
@@ -51,6 +53,14 @@ impl Server {
         let status = response.status();
         let body = response.body_mut().with_config().limit(ANSWER_BYTES).read_to_string();
         self.understand(status, &body.with_context(|| format!("{} does not answer as a server should", self.url))?)
+    }
+
+    /// Fails unless it answers.
+    pub(crate) fn live(&self) -> Result<()> {
+        let response = self.agent.get(format!("{}{LIVE}", self.url)).call().map_err(|error| self.no_answer(error))?;
+        let status = response.status();
+        ensure!(status.is_success(), "{} does not work any more ({LIVE} gave HTTP {status})", self.url);
+        Ok(())
     }
 
     fn understand(&self, status: StatusCode, body: &str) -> Result<StatusReport> {

@@ -7,7 +7,8 @@ use paceline_coordinator::Error as EngineError;
 use paceline_text::Error as TextError;
 use serde_json::{Value, json};
 
-/// When a client may try again after the queue was full or too slow, or while the stages are placed anew.
+/// When a client may try again after the queue was full or too slow, while the stages are placed anew, or the service ends and
+/// another takes its place.
 const RETRY_AFTER_SECONDS: u64 = 2;
 
 /// The status of a client that left before its answer; it reaches only the metrics.
@@ -222,7 +223,10 @@ impl ResponseError for Error {
         let headers = response.headers_mut();
         match self {
             Self::Engine(
-                EngineError::QueueFull { .. } | EngineError::QueueDeadline { .. } | EngineError::Restoring { .. },
+                EngineError::QueueFull { .. }
+                | EngineError::QueueDeadline { .. }
+                | EngineError::Restoring { .. }
+                | EngineError::ShuttingDown,
             ) => {
                 headers.insert(header::RETRY_AFTER, HeaderValue::from(RETRY_AFTER_SECONDS));
             }

@@ -120,6 +120,7 @@ fn pages(config: &mut web::ServiceConfig) {
     config
         .service(page("/", web::get().to(status::hello), "GET"))
         .service(page("/health", web::get().to(status::health), "GET"))
+        .service(page("/live", web::get().to(status::live), "GET"))
         .service(page("/metrics", web::get().to(status::metrics), "GET"))
         .service(page("/admin/v1/status", web::get().to(status::report), "GET"))
         .service(page("/v1/models", web::get().to(models::list), "GET"))

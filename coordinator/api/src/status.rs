@@ -1,4 +1,4 @@
-//! `GET /health`, `GET /admin/v1/status`, `GET /metrics` and the list of pages at `GET /`.
+//! `GET /health`, `GET /live`, `GET /admin/v1/status`, `GET /metrics` and the list of pages at `GET /`.
 
 use actix_web::http::StatusCode;
 use actix_web::{HttpRequest, HttpResponse, web};
@@ -58,11 +58,21 @@ pub struct NodeCard {
     pub standby: bool,
 }
 
-/// Whether requests are served, for whoever sends or restarts.
+/// Whether requests are served, for whoever sends them.
 pub(crate) async fn health(api: web::Data<Api>) -> Result<HttpResponse> {
-    let Status { ready, running, waiting, .. } = api.engine.status().await?;
-    let (code, status) = if ready { (StatusCode::OK, "ok") } else { (StatusCode::SERVICE_UNAVAILABLE, "loading") };
+    let Status { ready, draining, running, waiting, .. } = api.engine.status().await?;
+    let (code, status) = match (ready, draining) {
+        (true, _) => (StatusCode::OK, "ok"),
+        (false, true) => (StatusCode::SERVICE_UNAVAILABLE, "draining"),
+        (false, false) => (StatusCode::SERVICE_UNAVAILABLE, "loading"),
+    };
     Ok(HttpResponse::build(code).json(json!({ "status": status, "running": running, "waiting": waiting })))
+}
+
+/// Whether the service answers at all, for whoever would start it again: it may wait for shards.
+pub(crate) async fn live(api: web::Data<Api>) -> Result<HttpResponse> {
+    api.engine.status().await?;
+    Ok(HttpResponse::Ok().json(json!({ "status": "alive" })))
 }
 
 /// What every stage holds and does, for people and programs that look after it.
@@ -121,6 +131,7 @@ pub(crate) async fn hello(api: web::Data<Api>) -> HttpResponse {
          POST /tokenize              text or messages to tokens\n\
          POST /detokenize            tokens to text\n\
          GET  /health                whether requests are served\n\
+         GET  /live                  whether the service answers at all\n\
          GET  /metrics               metrics for Prometheus\n\
          GET  /admin/v1/status       what every stage holds and does\n",
         env!("CARGO_PKG_VERSION"),

@@ -9,6 +9,7 @@
 
 mod admission;
 mod compose;
+mod overdue;
 mod pace;
 mod restoring;
 mod running;
@@ -238,6 +239,14 @@ pub enum Loss {
         /// The one that came.
         came: StepId,
     },
+    /// The oldest step is not back: a stage hangs, or what it sent never came.
+    #[error("step {step} is not back after {} s: a stage hangs", waited.as_secs())]
+    Overdue {
+        /// Which.
+        step: StepId,
+        /// Since when nothing came back.
+        waited: Duration,
+    },
     /// There is no placement yet.
     #[error("no stages are placed yet")]
     Unplaced,
@@ -294,6 +303,8 @@ pub struct Coordinator {
     closes: Vec<Operation>,
     /// Each holds a credit; oldest first.
     steps: VecDeque<InFlight>,
+    /// When a step last came back, or was sent while none was in flight.
+    moved: Duration,
     pace: Pace,
     hold: Hold,
     /// Why nothing can run until a new placement is in force.
@@ -319,6 +330,7 @@ impl Coordinator {
             unanswered: BTreeSet::new(),
             closes: Vec::new(),
             steps: VecDeque::new(),
+            moved: Duration::ZERO,
             pace: Pace::default(),
             hold: Hold::No,
             broken: None,
@@ -350,6 +362,7 @@ impl Coordinator {
         }
         self.admit(actions);
         self.expire(now, actions);
+        self.expect_results(now, actions);
         self.send_steps(now, actions);
         self.come_to_rest(actions);
         debug_assert_eq!(crate::invariants::accounts_balance(&self.accounts()), Ok(()));
@@ -359,7 +372,7 @@ impl Coordinator {
     pub fn deadline(&self, now: Duration) -> Option<Duration> {
         let queue = self.waiting.values().map(|waiting| waiting.due(&self.limits));
         let gather = self.unanswered.iter().map(|(since, _)| *since + self.limits.gather).find(|end| *end > now);
-        queue.chain(gather).min()
+        queue.chain(gather).chain(self.overdue_at()).min()
     }
 
     /// The bounds of the placement in force.
@@ -397,6 +410,7 @@ impl Coordinator {
             return;
         }
         let step = self.steps.pop_front().expect("a known step is in flight");
+        self.moved = now;
         if step.id != done.step {
             return self.fail(Loss::Missing { missing: step.id, came: done.step }, now, actions);
         }

@@ -149,6 +149,7 @@ impl Handler<GetStatus> for CoordinatorActor {
             uptime_seconds: self.begun.elapsed().as_secs_f64(),
             epoch,
             ready: !self.draining && status.ready,
+            draining: self.draining,
             ..status
         })
     }

@@ -88,6 +88,9 @@ impl Coordinator {
     pub(super) fn send_steps(&mut self, now: Duration, actions: &mut Vec<Action>) {
         while self.hold == Hold::No && self.steps.len() < self.limits.credits && !self.gathering(now) {
             let Some(draft) = self.compose() else { break };
+            if self.steps.is_empty() {
+                self.moved = now;
+            }
             actions.push(self.send(draft));
         }
         self.count_credit_wait(now);

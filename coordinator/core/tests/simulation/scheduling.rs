@@ -38,8 +38,9 @@ fn run_at(costs: Costs, limits: Limits, plans: Vec<Plan>) -> World {
     world
 }
 
+/// Nothing hangs here, and the last deadline would count as part of the run.
 fn limits(stages: usize) -> Limits {
-    Limits::new(stages, 16, 4096, 16, 4096)
+    Limits { step_deadline: None, ..Limits::new(stages, 16, 4096, 16, 4096) }
 }
 
 /// The share of the time that the busiest stage computed.
