@@ -9,7 +9,7 @@ pub(crate) mod actor;
 use paceline_proto::{PageId, Slot};
 
 /// What is in use of the memory of a row that is still.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Still {
     /// Pages of keys and values, in ascending order.
     pub pages: Vec<PageId>,

@@ -364,7 +364,7 @@ impl Coordinator {
         self.expire(now, actions);
         self.expect_results(now, actions);
         self.send_steps(now, actions);
-        self.come_to_rest(actions);
+        self.come_to_rest(now, actions);
         debug_assert_eq!(crate::invariants::accounts_balance(&self.accounts()), Ok(()));
     }
 

@@ -6,6 +6,8 @@
 //! tokens, and the number of the next step goes on. Or the row is resumed. Sessions may come, want and leave meanwhile;
 //! what they cause waits with the next step. A row that fails while it is held is over as any other.
 
+use std::time::Duration;
+
 use paceline_proto::{Epoch, PageId, Slot};
 
 use super::pace::Pace;
@@ -44,11 +46,12 @@ impl Coordinator {
 
     /// Says that the held row is still. The last closes are sent before, so that what the stages hold is what sessions
     /// here have.
-    pub(super) fn come_to_rest(&mut self, actions: &mut Vec<Action>) {
+    pub(super) fn come_to_rest(&mut self, now: Duration, actions: &mut Vec<Action>) {
         if self.hold != Hold::Asked || !self.steps.is_empty() {
             return;
         }
         if !self.closes.is_empty() {
+            self.moved = now;
             let closes_only = self.draft();
             return actions.push(self.send(closes_only));
         }

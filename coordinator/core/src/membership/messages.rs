@@ -148,6 +148,8 @@ pub enum Action {
     Hold {
         /// Its epoch.
         epoch: Epoch,
+        /// The row that is to take over; broken, if the one in force cannot be held.
+        next: Epoch,
     },
     /// Tell the nodes of one row to give what memories are in use, and those of another to take them.
     Move {

@@ -198,7 +198,7 @@ impl Membership {
                 }
                 if row.phase == Phase::Linking && row.all_linked() {
                     *step = Step::Holding { since: now };
-                    actions.push(Action::Hold { epoch: moving.from });
+                    actions.push(Action::Hold { epoch: moving.from, next: moving.to });
                 }
             }
             State::Beside { row, step: Step::Taking { taken, .. } }

@@ -135,7 +135,7 @@ fn a_row_takes_over_step_by_step_while_the_old_one_serves() {
     let loaded = world.each(&row, |node| Event::Loaded { node, epoch });
     assert_eq!(loaded, [Action::Connect { epoch }]);
     assert_eq!(world.each(&row, |node| Event::Linked { node, epoch }), []);
-    assert_eq!(world.on(Event::Ready { epoch }), [Action::Hold { epoch: from }]);
+    assert_eq!(world.on(Event::Ready { epoch }), [Action::Hold { epoch: from, next: epoch }]);
     assert_eq!(world.on(Event::Still { epoch }), [], "it is the old row that must be still");
     let still = world.on(Event::Still { epoch: from });
     let [Action::Move { from: Epoch(1), givers, epoch: Epoch(2), takers }] = &still[..] else { panic!("{still:?}") };
@@ -572,7 +572,7 @@ impl Cluster {
             Action::Serve { epoch } => {
                 assert_eq!((self.in_force.replace(epoch), epoch), (None, self.newest));
             }
-            Action::Hold { epoch } => {
+            Action::Hold { epoch, .. } => {
                 assert_eq!(self.in_force, Some(epoch));
                 assert_eq!(self.held.replace(epoch), None, "held twice");
                 self.answers.push(Event::Still { epoch });
