@@ -1,6 +1,7 @@
 //! The command line. Every flag is also a key of `--config FILE.toml` (see [`crate::config`]).
 
 mod cluster;
+mod scale;
 mod simulate;
 mod status;
 
@@ -12,6 +13,7 @@ use paceline_core::planner::{DeviceGroup, LinkSpeed, Targets};
 use paceline_gguf::KvType;
 
 pub(crate) use cluster::{CoordinatorArgs, LinkChoice, ShardArgs, TokenArgs, TokenCommand};
+pub(crate) use scale::{DrainArgs, RebalanceArgs, ScaleArgs, ServiceArgs};
 pub(crate) use simulate::{HardwareArgs, PlacesArgs, SimulateArgs};
 pub(crate) use status::{ServerArgs, StatusArgs, TopArgs};
 
@@ -70,6 +72,12 @@ pub(crate) enum Command {
     Status(StatusArgs),
     /// Show a running service on the whole terminal, second by second.
     Top(TopArgs),
+    /// Add nodes to a running row, drain them, or remove them, while it answers.
+    Scale(ScaleArgs),
+    /// The same as scale drain.
+    Drain(DrainArgs),
+    /// Place the layers of a running row anew, with what is known of nodes and links by now.
+    Rebalance(RebalanceArgs),
     /// Print one answer.
     Run(RunArgs),
     /// Say what a model needs and where its layers would go, without loading it.
@@ -90,6 +98,9 @@ impl Command {
             Self::Token(_) => "token",
             Self::Status(_) => "status",
             Self::Top(_) => "top",
+            Self::Scale(_) => "scale",
+            Self::Drain(_) => "drain",
+            Self::Rebalance(_) => "rebalance",
             Self::Run(_) => "run",
             Self::Plan(_) => "plan",
             Self::Simulate(_) => "simulate",

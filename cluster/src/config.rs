@@ -221,7 +221,8 @@ mod tests {
                 let all = with_file(&text, &["paceline", command]).expect("a good file");
                 let Err(error) = Cli::try_parse_from(&all) else { continue };
                 // Some flags need others, or go without others.
-                let alone = [ErrorKind::MissingRequiredArgument, ErrorKind::ArgumentConflict, ErrorKind::MissingSubcommand];
+                let alone =
+                    [ErrorKind::MissingRequiredArgument, ErrorKind::ArgumentConflict, ErrorKind::MissingSubcommand];
                 assert!(alone.contains(&error.kind()), "{command} {key}: {error}");
             }
         }

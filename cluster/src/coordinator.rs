@@ -1,12 +1,16 @@
 //! `paceline coordinator`: waits for shards, cuts the model over them, and answers requests over HTTP.
 //!
-//! [`actor`] carries out what the membership decides; [`placing`] is where the layers go, [`making`] a row on its way into
-//! force, and [`offer`] the model as shards get it.
+//! [`actor`] knows who is here, [`rows`] carries out what the membership decides, and [`scaling`] is how people change the
+//! row; [`placing`] is where the layers go, [`making`] a row on its way into force, [`handing`] what moves from one row to
+//! the next, and [`offer`] the model as shards get it.
 
 pub(crate) mod actor;
+mod handing;
 mod making;
 mod offer;
 mod placing;
+mod rows;
+mod scaling;
 
 use std::io::Write;
 use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
@@ -14,6 +18,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use anyhow::{Context, Result, anyhow, ensure};
+use paceline_api::ClusterCard;
 use paceline_control::control_server::ControlServer;
 use paceline_coordinator::Service;
 use paceline_core::membership::Membership;
@@ -92,8 +97,7 @@ async fn serve(arguments: &CoordinatorArgs, parts: Parts) -> Result<()> {
     let tokens = state.tokens();
     let service = text_side(arguments, &gguf)?;
     let (engine, engine_control) = paceline_coordinator::actor::start(service, None);
-    let (nodes, seen) = watch::channel(Vec::new());
-    let http = http.with_nodes(seen);
+    let (card, seen) = watch::channel(ClusterCard::default());
     let links = placing::Links::new(store.links()?);
     let (membership, purpose) = membership(arguments, &gguf, &offer, &store, &links)?;
     let keeper = Keeper::start(store)?;
@@ -103,7 +107,7 @@ async fn serve(arguments: &CoordinatorArgs, parts: Parts) -> Result<()> {
         endpoint: endpoint.clone(),
         offer,
         links,
-        nodes,
+        card,
         engine: engine.clone(),
         control: engine_control.clone(),
         tokens: tokens.clone(),
@@ -117,6 +121,7 @@ async fn serve(arguments: &CoordinatorArgs, parts: Parts) -> Result<()> {
         advertise: arguments.advertise.as_deref().and_then(advertised),
         api: http.address()?,
     });
+    let http = http.of_cluster(seen, Arc::new(cluster.clone()));
     let service = service::Service { authority: Arc::clone(&authority), cluster: cluster.clone() };
     let mut serving =
         tokio::spawn(serve_control(control, control_acceptor(&identity, &tokens)?, tokens.clone(), service));
@@ -151,8 +156,8 @@ fn membership(
     if let Some(row) = &remembered.row {
         info!(nodes = row.nodes().len(), epoch = %remembered.epoch, "the nodes of the row before are waited for");
     }
-    let plan = placing::plan(shape, wishes, links.clone());
-    Ok((Membership::new(arguments.layout.shards, plan).remembering(remembered), purpose))
+    let planner = placing::Placing { shape, wishes, links: links.clone() };
+    Ok((Membership::new(arguments.layout.shards, Box::new(planner)).remembering(remembered), purpose))
 }
 
 async fn endpoint(

@@ -1,11 +1,12 @@
 //! The HTTP side of a process that answers requests: its socket and its settings.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener};
+use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use metrics_exporter_prometheus::PrometheusBuilder;
-use paceline_api::{ApiConfig, ApiKeys, Defaults, NodeCard};
+use paceline_api::{ApiConfig, ApiKeys, ClusterCard, Defaults, Scaling};
 use paceline_coordinator::actor::Control;
 use paceline_coordinator::{Engine, Generate, Update};
 use paceline_gguf::Gguf;
@@ -43,9 +44,9 @@ impl Http {
         Ok(Self { listener, config, drain_timeout: Duration::from_secs(arguments.drain_timeout) })
     }
 
-    /// Tells the nodes of a cluster in the status.
-    pub(crate) fn with_nodes(mut self, nodes: watch::Receiver<Vec<NodeCard>>) -> Self {
-        self.config.nodes = Some(nodes);
+    /// Tells of a cluster in the status, and lets people change its row.
+    pub(crate) fn of_cluster(mut self, cluster: watch::Receiver<ClusterCard>, scaling: Arc<dyn Scaling>) -> Self {
+        (self.config.cluster, self.config.scaling) = (Some(cluster), Some(scaling));
         self
     }
 

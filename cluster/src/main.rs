@@ -21,6 +21,7 @@ mod pieces;
 mod plan;
 mod row;
 mod run;
+mod scale;
 mod serve;
 mod shard;
 mod shutdown;
@@ -36,9 +37,10 @@ use std::io::Write;
 use std::process::ExitCode;
 
 use clap::Parser;
+use paceline_api::ScaleAction;
 use tracing::info;
 
-use crate::cli::{Cli, Command};
+use crate::cli::{Cli, Command, DrainArgs, ScaleArgs};
 
 fn main() -> ExitCode {
     match start() {
@@ -77,6 +79,9 @@ fn carry_out(command: Command) -> anyhow::Result<()> {
         Command::Token(arguments) => token::token(&arguments),
         Command::Status(arguments) => status::status(&arguments),
         Command::Top(arguments) => top::top(&arguments),
+        Command::Scale(ScaleArgs { action, nodes, service }) => scale::change(action.action(), nodes, &service),
+        Command::Drain(DrainArgs { nodes, service }) => scale::change(ScaleAction::Drain, nodes, &service),
+        Command::Rebalance(arguments) => scale::change(ScaleAction::Rebalance, Vec::new(), &arguments.service),
         Command::Run(arguments) => run::run(arguments),
         Command::Plan(arguments) => plan::plan(&arguments),
         Command::Simulate(arguments) => simulate::simulate(&arguments),

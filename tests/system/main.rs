@@ -15,6 +15,7 @@ mod leaving;
 mod logs;
 mod program;
 mod restarts;
+mod scaling;
 mod status;
 mod strangers;
 mod supervised;

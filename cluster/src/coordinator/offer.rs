@@ -81,7 +81,7 @@ pub(super) fn device_spec(hello: &Hello, device: &Device) -> Result<DeviceSpec, 
 }
 
 /// What others are told of a node.
-pub(super) fn node_card(node: NodeId, hello: &Hello) -> Option<NodeCard> {
+pub(super) fn node_card(node: NodeId, hello: &Hello, drained: bool) -> Option<NodeCard> {
     let device = hello.device.as_ref()?;
     let DeviceSpec { name, host, memory_bytes, shares_memory, threads, speed } = device_spec(hello, device).ok()?;
     Some(NodeCard {
@@ -94,5 +94,6 @@ pub(super) fn node_card(node: NodeId, hello: &Hello) -> Option<NodeCard> {
         read: speed.map(|speed| speed.read),
         products: speed.map(|speed| speed.products),
         standby: hello.standby,
+        drained,
     })
 }

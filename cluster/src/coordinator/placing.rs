@@ -5,8 +5,8 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use paceline_core::membership::Plan;
-use paceline_core::planner::{self, Cluster, DeviceSpec, LinkSpeed, Wishes};
+use paceline_core::membership::Planner;
+use paceline_core::planner::{self, Cluster, DeviceSpec, LinkSpeed, Placement, StagePlan, Wishes};
 use paceline_gguf::ModelShape;
 use paceline_proto::NodeId;
 
@@ -54,8 +54,22 @@ impl Links {
 }
 
 /// Places the model as wished.
-pub(super) fn plan(shape: ModelShape, wishes: Wishes, links: Links) -> Plan {
-    Box::new(move |nodes| planner::place(&shape, &wishes, &cluster(nodes, &links)).map_err(|error| error.to_string()))
+pub(super) struct Placing {
+    pub(super) shape: ModelShape,
+    /// But for the number of stages, which may change while the service runs.
+    pub(super) wishes: Wishes,
+    pub(super) links: Links,
+}
+
+impl Planner for Placing {
+    fn place(&mut self, nodes: &[(NodeId, DeviceSpec)], stages: usize) -> Result<Placement, String> {
+        let wishes = Wishes { shards: Some(stages), ..self.wishes.clone() };
+        planner::place(&self.shape, &wishes, &cluster(nodes, &self.links)).map_err(|error| error.to_string())
+    }
+
+    fn shared(&self, one: &StagePlan, other: &StagePlan) -> u64 {
+        planner::shared_weights(&self.shape, one, other)
+    }
 }
 
 fn cluster(nodes: &[(NodeId, DeviceSpec)], links: &Links) -> Cluster {

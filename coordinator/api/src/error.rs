@@ -7,6 +7,8 @@ use paceline_coordinator::Error as EngineError;
 use paceline_text::Error as TextError;
 use serde_json::{Value, json};
 
+use crate::scale::ScaleError;
+
 /// When a client may try again after the queue was full or too slow, while the stages are placed anew, or the service ends and
 /// another takes its place.
 const RETRY_AFTER_SECONDS: u64 = 2;
@@ -106,6 +108,9 @@ pub enum Error {
     /// Text and tokens do not go together.
     #[error(transparent)]
     Text(#[from] TextError),
+    /// The row is not changed.
+    #[error(transparent)]
+    Scale(#[from] ScaleError),
     /// A fault of this program.
     #[error("the server made a mistake: {0}")]
     Internal(String),
@@ -169,6 +174,7 @@ impl Error {
             Self::Unauthorized { .. } => Class::request(StatusCode::UNAUTHORIZED, "invalid_api_key"),
             Self::Engine(error) => classify_engine(error),
             Self::Text(error) => classify_text(error),
+            Self::Scale(error) => classify_scale(error),
             Self::Internal(_) => Class::service(StatusCode::INTERNAL_SERVER_ERROR, "internal_error"),
         }
     }
@@ -210,6 +216,16 @@ fn classify_text(error: &TextError) -> Class<'static> {
         }
         error if error.is_client_error() => Class::request(StatusCode::BAD_REQUEST, "invalid_value").about("messages"),
         _ => Class::service(StatusCode::INTERNAL_SERVER_ERROR, "internal_error"),
+    }
+}
+
+fn classify_scale(error: &ScaleError) -> Class<'static> {
+    match error {
+        ScaleError::NotNow(_) => Class::request(StatusCode::CONFLICT, "not_now"),
+        ScaleError::UnknownNode { .. } => Class::request(StatusCode::NOT_FOUND, "node_not_found").about("nodes"),
+        ScaleError::Ambiguous { .. } => Class::request(StatusCode::BAD_REQUEST, "ambiguous_node").about("nodes"),
+        ScaleError::Impossible(_) => Class::request(StatusCode::UNPROCESSABLE_ENTITY, "impossible"),
+        ScaleError::ShuttingDown => Class::service(StatusCode::SERVICE_UNAVAILABLE, "shutting_down"),
     }
 }
 

@@ -4,7 +4,8 @@
 //! for all its tokens are free it is `Opened`; each `Want` brings tokens that it wants run; the scheduler cuts them
 //! into chunks and sends steps while credits last; a step's `Done` returns its credit and brings outcomes; `Leave`
 //! ends it, wherever it is. `coordinator/compose.rs` says how a step's chunks are chosen, `coordinator/running.rs`
-//! how run-ahead works, `coordinator/restoring.rs` how sessions outlive their row.
+//! how run-ahead works, `coordinator/restoring.rs` how sessions outlive their row, `coordinator/switching.rs` how another
+//! row takes over while they run.
 
 mod admission;
 mod compose;
@@ -13,13 +14,16 @@ mod pace;
 mod restoring;
 mod running;
 mod status;
+mod switching;
 #[cfg(test)]
 mod tests;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
 
-use paceline_proto::{Epoch, Operation, Outcome, SamplingSettings, SessionId, Step, StepDone, StepId, Wanted};
+use paceline_proto::{
+    Epoch, Operation, Outcome, PageId, SamplingSettings, SessionId, Slot, Step, StepDone, StepId, Wanted,
+};
 
 pub use admission::Refusal;
 pub use running::Misuse;
@@ -32,6 +36,7 @@ use admission::Waiting;
 use compose::InFlight;
 use pace::Pace;
 use running::Running;
+use switching::Hold;
 
 /// What the coordinator is told.
 #[derive(Debug, Clone, PartialEq)]
@@ -74,6 +79,18 @@ pub enum Event {
         /// Its bounds.
         limits: Box<Limits>,
     },
+    /// Another row is to take over: no further step is sent, and `Still` follows when all are back.
+    Hold,
+    /// A row of the same memory has all that was in use when the row in force became still, and takes its place. Ignored
+    /// unless [`Coordinator::is_still`], since a row that failed meanwhile is over.
+    Switch {
+        /// The new placement's epoch.
+        epoch: Epoch,
+        /// Its bounds.
+        limits: Box<Limits>,
+    },
+    /// No other row takes over after all: the one that is held goes on.
+    Resume,
     /// The moment that [`Coordinator::deadline`] named has come.
     Tick,
     /// The service ends: everybody is lost, and nobody is let in any more.
@@ -130,6 +147,13 @@ pub enum Action {
     Cancel {
         /// Whose.
         session: SessionId,
+    },
+    /// The row that was to be held is still: nothing is under way, and the memory of its stages stands.
+    Still {
+        /// Pages in use, in ascending order.
+        pages: Vec<PageId>,
+        /// Slots in use, in ascending order.
+        slots: Vec<Slot>,
     },
     /// The session's row is over. It keeps its place, and is to open again with all the tokens it has; what it wants
     /// until then is ignored.
@@ -282,6 +306,7 @@ pub struct Coordinator {
     /// When a step last came back, or was sent while none was in flight.
     moved: Duration,
     pace: Pace,
+    hold: Hold,
     /// Why nothing can run until a new placement is in force.
     broken: Option<Loss>,
     counts: status::Counts,
@@ -307,6 +332,7 @@ impl Coordinator {
             steps: VecDeque::new(),
             moved: Duration::ZERO,
             pace: Pace::default(),
+            hold: Hold::No,
             broken: None,
             counts: status::Counts::default(),
             limits,
@@ -328,6 +354,9 @@ impl Coordinator {
             Event::Done(done) => self.done(done, now, actions),
             Event::Failed { stage, reason } => self.fail(Loss::Stage { stage, reason }, now, actions),
             Event::Reset { epoch, limits } => self.reset(epoch, *limits, now, actions),
+            Event::Hold => self.hold(),
+            Event::Switch { epoch, limits } => self.switch(epoch, *limits, actions),
+            Event::Resume => self.resume(),
             Event::Tick => {}
             Event::Stop => self.stop(actions),
         }
@@ -335,6 +364,7 @@ impl Coordinator {
         self.expire(now, actions);
         self.expect_results(now, actions);
         self.send_steps(now, actions);
+        self.come_to_rest(now, actions);
         debug_assert_eq!(crate::invariants::accounts_balance(&self.accounts()), Ok(()));
     }
 
@@ -343,6 +373,11 @@ impl Coordinator {
         let queue = self.waiting.values().map(|waiting| waiting.due(&self.limits));
         let gather = self.unanswered.iter().map(|(since, _)| *since + self.limits.gather).find(|end| *end > now);
         queue.chain(gather).chain(self.overdue_at()).min()
+    }
+
+    /// The bounds of the placement in force.
+    pub fn limits(&self) -> &Limits {
+        &self.limits
     }
 
     /// Why nothing can run: the stages must be placed anew, and a `Reset` sent. To be asked after `Done` too, since

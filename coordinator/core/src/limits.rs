@@ -138,6 +138,12 @@ impl Limits {
         }
     }
 
+    /// Whether stages of both have the same pages and slots, and sessions the same bounds.
+    pub fn same_memory(&self, other: &Self) -> bool {
+        let memory = |limits: &Self| (limits.slots, limits.pages, limits.page_tokens, limits.context);
+        memory(self) == memory(other)
+    }
+
     /// Pages that hold `tokens` tokens.
     pub fn pages_for(&self, tokens: usize) -> usize {
         tokens.div_ceil(self.page_tokens)

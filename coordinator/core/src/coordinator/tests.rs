@@ -2,6 +2,7 @@
 
 mod overdue;
 mod restoring;
+mod switching;
 
 use paceline_proto::{Chunk, ChunkInput, ChunkResult, PageId, SampledToken, Slot, StageTime};
 use uuid::Uuid;

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use paceline_proto::{Epoch, NodeId};
 
-use super::{Action, Duty, Membership, Node};
+use super::{Action, Membership};
 use crate::planner::Placement;
 
 /// How long the nodes of the row before are waited for: twice the longest pause that a shard makes before it joins
@@ -76,10 +76,12 @@ impl Membership {
     pub(super) fn take_up(&mut self, now: Duration, actions: &mut Vec<Action>) -> bool {
         let Some(mut returning) = self.returning.take() else { return false };
         let expired = now >= *returning.until.get_or_insert(now + RETURN);
-        let is_free = |node: &Node| node.duty == Duty::Free && node.held_off <= now;
-        if returning.row.nodes.iter().all(|id| self.nodes.get(id).is_some_and(is_free)) {
+        if returning.row.nodes.iter().all(|id| self.is_usable(*id, now)) {
             let RememberedRow { nodes, placement } = returning.row;
-            self.begin(&nodes, placement, now, actions);
+            // It is as people wanted it last.
+            (self.wanted, self.enough) = (nodes.len(), nodes.len());
+            let row = self.make(&nodes, placement, None, now, actions);
+            (self.placed, self.row) = (now, Some(row));
             return true;
         }
         if !expired {

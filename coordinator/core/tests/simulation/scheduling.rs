@@ -29,8 +29,10 @@ fn run(limits: Limits, plans: Vec<Plan>) -> World {
 }
 
 fn run_at(costs: Costs, limits: Limits, plans: Vec<Plan>) -> World {
-    let mut world =
-        World::new(1, Settings { limits, costs, latency: 100, faults: Vec::new(), placements: Vec::new(), plans });
+    let mut world = World::new(
+        1,
+        Settings { limits, costs, latency: 100, faults: Vec::new(), placements: Vec::new(), moves: Vec::new(), plans },
+    );
     world.run();
     world.check_end();
     world

@@ -6,7 +6,7 @@ use crate::membership::{RETURN, Remembered, RememberedRow};
 /// A row of these nodes as a life before had it, cut as nobody would cut it now.
 fn row(numbers: &[u128]) -> RememberedRow {
     let devices: Vec<_> = numbers.iter().map(|number| (node(*number), *device(*number))).collect();
-    let mut placement = place(numbers.len())(&devices).expect("it fits");
+    let mut placement = InOrder(shape()).place(&devices, numbers.len()).expect("it fits");
     placement.stages.reverse();
     RememberedRow::new(numbers.iter().map(|number| node(*number)).collect(), placement).expect("a row")
 }
@@ -26,7 +26,7 @@ fn the_row_before_is_placed_again_as_it_was_when_its_nodes_are_back() {
     assert_eq!(world.join(2), []);
     assert_eq!(world.join(3), []);
     let actions = world.join(7);
-    let [Action::Load { epoch, placement, row }] = &actions[..] else { panic!("{actions:?}") };
+    let [Action::Load { epoch, placement, row, beside: None }] = &actions[..] else { panic!("{actions:?}") };
     assert_eq!((*epoch, &row[..]), (Epoch(42), &[node(7), node(3)][..]));
     assert_eq!(**placement, *before.placement());
     assert_eq!(placement.stages[1].layers.start, 0, "nobody would cut it like this now");
