@@ -293,11 +293,8 @@ fn a_shard_says_why_it_cannot_join() {
     let folder = tempfile::tempdir().expect("a folder");
     let cache = folder.path().join("cache");
     let cache = cache.to_str().expect("UTF-8");
-    let cases: [(&[&str], &str); 3] = [
-        (&[], "--token"),
-        (&["--token", "nonsense"], "not a token"),
-        (&["--token-file", "/nowhere"], "/nowhere"),
-    ];
+    let cases: [(&[&str], &str); 3] =
+        [(&[], "--token"), (&["--token", "nonsense"], "not a token"), (&["--token-file", "/nowhere"], "/nowhere")];
     for (flags, expected) in cases {
         let said = complaint(&[&["shard", "--threads", "1", "--cache", cache], flags].concat());
         assert!(said.contains(expected), "{flags:?}: {said}");
