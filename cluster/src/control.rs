@@ -37,10 +37,10 @@ pub(crate) fn node_of(public_key_der: &[u8]) -> NodeId {
     NodeId(Uuid::from_bytes(name))
 }
 
-/// A link's secret as it travels.
+/// The secret of a link or a move as it travels.
 pub(crate) fn secret_from(bytes: &[u8]) -> Result<[u8; 16]> {
     match bytes.try_into() {
         Ok(secret) => Ok(secret),
-        Err(_) => bail!("a link's secret has {} bytes, not 16", bytes.len()),
+        Err(_) => bail!("a secret has {} bytes, not 16", bytes.len()),
     }
 }

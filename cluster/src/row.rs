@@ -19,7 +19,7 @@ use paceline_model::{Overrides, StageLayers};
 use paceline_proto::{Epoch, SessionId};
 use paceline_shard::actor::{self, Shard};
 use paceline_shard::worker::Links;
-use paceline_shard::{Feedback, Place, Stage, feedback};
+use paceline_shard::{Feedback, Place, SharedStage, Stage, feedback};
 use paceline_text::{ChatTemplate, Tokenizer};
 use paceline_transport::local;
 use tokio::sync::watch;
@@ -235,7 +235,7 @@ impl Loaded {
             let (to, next) = local::link(credits);
             let to = (index + 1 < count).then(|| Box::new(to) as _);
             let from = Box::new(std::mem::replace(&mut from, next));
-            let shard = actor::start(stage, Links { from, to, replies: Box::new(replies.clone()) });
+            let shard = actor::start(SharedStage::new(stage), Links { from, to, replies: Box::new(replies.clone()) });
             ended.push(shard.ended.clone());
             shards.push(shard);
         }

@@ -1,15 +1,22 @@
 //! `paceline shard`: joins a coordinator, and runs the stage that it is given.
 //!
-//! [`attendance`] is one stay with the coordinator, from the hello to the end of the stream; [`stage`] makes and keeps
-//! the stage; [`fetch`] brings the weights that this host does not have.
+//! [`attendance`] is one stay with the coordinator, from the hello to the end of the stream; [`workshop`] carries its
+//! orders out; [`stage`] makes and ends a stage, [`moving`] brings a new one the memories of an older; [`fetch`] brings
+//! the weights that this host does not have.
 
 mod attendance;
 mod fetch;
+mod moving;
+mod order;
 mod pauses;
 mod stage;
+#[cfg(test)]
+mod tests;
+mod workshop;
 
 use std::net::{IpAddr, SocketAddr};
 use std::path::{Path, PathBuf};
+use std::pin::pin;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -22,6 +29,7 @@ use paceline_proto::{NodeId, frame};
 use paceline_transport::Endpoint;
 use paceline_transport::identity::{Identity, JoinToken};
 use paceline_weights::{Cache, HashCache, PieceReader};
+use tokio::sync::watch;
 use tokio::time::timeout;
 use tracing::{info, warn};
 
@@ -34,7 +42,7 @@ use crate::{host, leftovers, link, row};
 use attendance::Ended;
 use fetch::Weights;
 use pauses::Pauses;
-use stage::Workshop;
+use workshop::Workshop;
 
 /// So often in a row a newcomer's connection is ended without an answer before it takes that for one: a coordinator that
 /// is killed does not come back so fast.
@@ -83,12 +91,22 @@ async fn run(
         () = signals.next() => return Ok(()),
         member = joining => member?,
     };
-    let ended = tokio::select! {
-        () = signals.next() => Ok(()),
-        ended = member.stay() => ended,
+    let ended = {
+        let mut staying = pin!(member.stay());
+        tokio::select! {
+            () = signals.next() => {
+                supervisor.stopping("leaving: this shard's work goes to others");
+                let time = Duration::from_secs(arguments.drain_timeout);
+                tokio::select! {
+                    () = signals.next() => Ok(()),
+                    () = member.drained(time) => Ok(()),
+                    ended = &mut staying => ended,
+                }
+            }
+            ended = &mut staying => ended,
+        }
     };
     info!("leaving");
-    supervisor.stopping("leaving");
     let leaving = async {
         // A stage that computes ends after its step; one that loads is left behind.
         drop(timeout(LEAVE, member.workshop.release_all()).await);
@@ -139,6 +157,8 @@ struct Member {
     hello: Hello,
     workshop: Workshop,
     supervisor: Supervisor,
+    /// True when this node wants to end.
+    leaving: watch::Sender<bool>,
 }
 
 impl Member {
@@ -175,19 +195,36 @@ impl Member {
             cache: Cache::open(&folder.join("models"), arguments.cache_size.map(gibibytes).transpose()?)?,
             pieces,
             endpoint: endpoint.clone(),
-            served: Mutex::default(),
+            opened: Mutex::default(),
         };
         let workshop = Workshop::new(device, weights, endpoint.clone());
-        Ok(Self { address, identity, endpoint, hello, workshop, supervisor })
+        let leaving = watch::Sender::new(false);
+        Ok(Self { address, identity, endpoint, hello, workshop, supervisor, leaving })
     }
 
-    /// Attends again and again; ends only when the coordinator does not want this node.
+    /// Asks the coordinator to move this node's work to others, and waits no longer than this. Without work there is
+    /// nothing to wait for.
+    async fn drained(&self, time: Duration) {
+        if self.workshop.is_free() || time.is_zero() {
+            return;
+        }
+        info!("serving on until others have this shard's work; a second signal leaves at once");
+        self.leaving.send_replace(true);
+        tokio::time::sleep(time).await;
+        warn!(seconds = time.as_secs(), "this shard's work was not moved to others in time");
+    }
+
+    /// Attends again and again; ends only when the coordinator does not want this node, or no more when it wants to
+    /// leave itself.
     async fn stay(&self) -> Result<()> {
         let mut pauses = Pauses::new();
         loop {
             self.supervisor.status(&format!("joining the coordinator at {}", self.address));
             let ended = attendance::attend(self).await;
             self.workshop.release_all().await;
+            if *self.leaving.borrow() {
+                return Ok(());
+            }
             match ended {
                 Ok(Ended::Sent(reason)) => bail!("the coordinator sent this shard away: {reason}"),
                 Ok(Ended::Lost(reason)) => {

@@ -71,6 +71,12 @@ pub enum Error {
         /// What the decoder says.
         reason: String,
     },
+    /// A request for a stage's memories, or what goes before them, cannot be read.
+    #[error("what is said about memories cannot be read: {reason}")]
+    Memories {
+        /// What the decoder says.
+        reason: String,
+    },
     /// Header and description name different steps.
     #[error("the frame's header names {header}, its description {description}")]
     Disagree {

@@ -1,18 +1,21 @@
 //! What crosses a process boundary: ids, steps, results, and the frames that carry them.
 //!
 //! Read [`step::Step`] first: one micro-batch on its way down the row of stages. [`frame::Frame`] is a step
-//! with its activations, and [`frame`] says how it looks on a wire. This crate does no I/O, reads no clock,
+//! with its activations, and [`frame`] says how it looks on a wire. [`memories`] is what a stage tells another one that
+//! takes its layers over. This crate does no I/O, reads no clock,
 //! and knows nothing of devices, schedulers or HTTP.
 
 mod error;
 pub mod frame;
 pub mod ids;
+pub mod memories;
 pub mod sampling;
 pub mod step;
 
 pub use error::{Error, Result};
 pub use frame::{Activations, Frame, Payload, Reply};
 pub use ids::{Epoch, NodeId, PageId, SessionId, Slot, StepId};
+pub use memories::{MemoryHead, MemoryRequest, OpenSession, SamplerMemory, SessionSampler};
 pub use sampling::SamplingSettings;
 pub use step::{
     Chunk, ChunkInput, ChunkResult, Logprobs, Operation, Outcome, SampledToken, StageTime, Step, StepDone,

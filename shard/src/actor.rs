@@ -6,7 +6,7 @@ use tokio::sync::{oneshot, watch};
 use tracing::{info, warn};
 
 use crate::open_sessions::OpenSessions;
-use crate::stage::{Place, Stage};
+use crate::stage::{Place, SharedStage};
 use crate::worker::{self, Links};
 
 /// Messages that may wait: cancels, one per running session, and a few questions.
@@ -16,7 +16,7 @@ const MAILBOX: usize = 1024;
 pub struct ShardActor {
     place: Place,
     open: OpenSessions,
-    work: Option<(Stage, Links)>,
+    work: Option<(SharedStage, Links)>,
     ended: watch::Sender<bool>,
 }
 
@@ -28,7 +28,7 @@ pub struct Cancel(pub SessionId);
 impl ShardActor {
     /// An actor that starts the stage's thread when it starts itself. The receiver turns true when the thread
     /// has ended.
-    pub fn new(stage: Stage, links: Links) -> (Self, watch::Receiver<bool>) {
+    pub fn new(stage: SharedStage, links: Links) -> (Self, watch::Receiver<bool>) {
         let (ended, receiver) = watch::channel(false);
         let (place, open) = (stage.place(), stage.open_sessions());
         (Self { place, open, work: Some((stage, links)), ended }, receiver)
@@ -43,7 +43,7 @@ pub struct Shard {
 }
 
 /// Starts the actor of a stage, and with it the stage's thread; to be called inside a running actix system.
-pub fn start(stage: Stage, links: Links) -> Shard {
+pub fn start(stage: SharedStage, links: Links) -> Shard {
     let (actor, ended) = ShardActor::new(stage, links);
     Shard { actor: actor.start(), ended }
 }

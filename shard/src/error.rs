@@ -129,9 +129,52 @@ pub enum Error {
         /// Values needed.
         expected: usize,
     },
-    /// Logits are at the tail only.
-    #[error("this stage has no logits, it is not the last of its row")]
+    /// Logits and samplers are at the tail only.
+    #[error("this stage has no logits and no samplers, it is not the last of its row")]
     NotTail,
+    /// A layer whose memories are not here.
+    #[error("layer {layer} is none of this stage's")]
+    UnknownLayer {
+        /// Which.
+        layer: usize,
+    },
+    /// Memories cannot be taken into a stage that has some already.
+    #[error("the stage has run a step, or failed; only a new one takes over memories")]
+    NotNew,
+    /// A step was run while memories were given away.
+    #[error("the stage goes on with step {step} while its memories are being taken")]
+    RunsOn {
+        /// The step that is due next.
+        step: StepId,
+    },
+    /// More to say about sessions than is read.
+    #[error("what is said about the sessions has {bytes} bytes, the limit is {limit}")]
+    Head {
+        /// Bytes there are.
+        bytes: u64,
+        /// The most possible.
+        limit: u32,
+    },
+    /// What came from another stage does not fit.
+    #[error("another stage gave {what}")]
+    Memories {
+        /// What is wrong with it.
+        what: String,
+    },
+    /// What another stage says cannot be read.
+    #[error(transparent)]
+    Wire(paceline_proto::Error),
+    /// A sampler of another stage that cannot be used here.
+    #[error("the sampler of session {session}: {reason}")]
+    Sampler {
+        /// Whose.
+        session: SessionId,
+        /// Why not.
+        reason: String,
+    },
+    /// Memories could not be written or read on their way.
+    #[error("memories on their way: {0}")]
+    Moving(std::io::Error),
     /// The stage's thread could not be started.
     #[error("the stage's thread could not be started: {0}")]
     Thread(std::io::Error),

@@ -1,8 +1,9 @@
 //! The shard actor and its stage loop: one range of layers on one device.
 //!
 //! Read [`Stage`] first: a frame goes in, a frame for the next stage or the step's results come out. [`worker`]
-//! runs it on its own thread between two links, and [`actor::ShardActor`] controls that thread. A shard never
-//! schedules, never knows a prompt from an answer, and never imports the coordinator.
+//! runs it on its own thread between two links, and [`actor::ShardActor`] controls that thread. [`give`] and [`Taking`]
+//! move what stages remember to stages that take their layers over. A shard never schedules, never knows a prompt from
+//! an answer, and never imports the coordinator.
 
 pub mod actor;
 mod checks;
@@ -19,4 +20,5 @@ pub mod worker;
 pub use error::{Error, Result};
 pub use feedback::{Feedback, feedback};
 pub use open_sessions::OpenSessions;
-pub use stage::{Passed, Place, Stage};
+pub use stage::memories::{Taking, give};
+pub use stage::{Passed, Place, SharedStage, Stage};

@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 
 use paceline_compute::device::{MemoryOperation, MemorySpec};
-use paceline_proto::{Operation, PageId, SessionId, StepId};
+use paceline_proto::{OpenSession, Operation, PageId, SessionId, Slot, StepId};
 
 use crate::{Error, Result};
 
@@ -65,6 +65,24 @@ impl SessionTable {
     /// The same, to note what is known of it.
     pub(crate) fn get_mut(&mut self, session: SessionId) -> Result<&mut SessionMemory> {
         self.sessions.get_mut(&session).ok_or(Error::UnknownSession { session })
+    }
+
+    /// All open sessions, ascending.
+    pub(crate) fn list(&self) -> Vec<OpenSession> {
+        let open = |(session, memory): (&SessionId, &SessionMemory)| OpenSession {
+            session: *session,
+            slot: Slot(u32::try_from(memory.slot).expect("slots are numbered in 32 bits")),
+            pages: memory.pages.iter().copied().map(PageId).collect(),
+        };
+        let mut sessions: Vec<OpenSession> = self.sessions.iter().map(open).collect();
+        sessions.sort_unstable_by_key(|session| session.session);
+        sessions
+    }
+
+    /// Takes over a session that was open elsewhere, with its memory as it is.
+    pub(crate) fn adopt(&mut self, session: SessionId, slot: usize, pages: &[PageId]) -> Result<()> {
+        self.open(session, slot)?;
+        self.grant(session, pages)
     }
 
     fn open(&mut self, session: SessionId, slot: usize) -> Result<MemoryOperation> {

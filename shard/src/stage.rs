@@ -4,6 +4,8 @@
 //! run the rest, and hand on activations or, at the tail, results. A stage has no clock but the stopwatch that
 //! tells the scheduler what a step took.
 
+use std::sync::{Arc, Mutex, PoisonError};
+
 use paceline_compute::LoadedStage;
 use paceline_compute::device::{ChunkRows, StepInputs};
 use paceline_proto::{Chunk, ChunkInput, Epoch, Frame, Operation, Payload, Step, StepDone, StepId, Wanted};
@@ -16,6 +18,8 @@ use crate::sessions::SessionTable;
 use crate::stopwatch::Stopwatch;
 use crate::tail::Tail;
 use crate::{Error, Result};
+
+pub(crate) mod memories;
 
 /// Where a stage stands in its row.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -52,6 +56,45 @@ pub struct Stage {
     watch: Stopwatch,
     /// A frame has failed.
     failed: bool,
+}
+
+/// A stage that its thread shares with whoever moves its memories: one has it at a time.
+#[derive(Clone)]
+pub struct SharedStage {
+    place: Place,
+    open: OpenSessions,
+    stage: Arc<Mutex<Option<Stage>>>,
+}
+
+impl SharedStage {
+    /// A stage to share.
+    pub fn new(stage: Stage) -> Self {
+        Self { place: stage.place, open: stage.open.clone(), stage: Arc::new(Mutex::new(Some(stage))) }
+    }
+
+    /// Where it stands.
+    pub fn place(&self) -> Place {
+        self.place
+    }
+
+    /// Its open sessions, for whoever cancels them.
+    pub fn open_sessions(&self) -> OpenSessions {
+        self.open.clone()
+    }
+
+    /// Does something with the stage, when nobody else does.
+    ///
+    /// # Errors
+    /// Those of the work; [`Error::Stopped`] when the stage is gone, or somebody panicked while he had it.
+    pub fn with<T>(&self, work: impl FnOnce(&mut Stage) -> Result<T>) -> Result<T> {
+        let mut stage = self.stage.lock().map_err(|_| Error::Stopped)?;
+        work(stage.as_mut().ok_or(Error::Stopped)?)
+    }
+
+    /// Frees the stage's memory, whoever may still share it.
+    pub fn close(&self) {
+        self.stage.lock().unwrap_or_else(PoisonError::into_inner).take();
+    }
 }
 
 impl Stage {

@@ -5,7 +5,9 @@ use std::collections::HashMap;
 
 use paceline_compute::LoadedStage;
 use paceline_compute::program::{Buffer, Program};
-use paceline_proto::{Chunk, ChunkInput, ChunkResult, Outcome, SamplingSettings, SessionId, StepId, Wanted};
+use paceline_proto::{
+    Chunk, ChunkInput, ChunkResult, Outcome, SamplingSettings, SessionId, SessionSampler, StepId, Wanted,
+};
 use paceline_sampling::Sampler;
 
 use crate::feedback::Feedback;
@@ -43,6 +45,31 @@ impl Tail {
         let vocabulary = self.outputs()?.vocabulary;
         let sampler = Sampler::resume(settings.clone(), vocabulary, generated_from).map_err(|error| error.to_string());
         self.samplers.insert(session, sampler);
+        Ok(())
+    }
+
+    /// What all samplers remember, in the order of their sessions.
+    pub(crate) fn memories(&self) -> Vec<SessionSampler> {
+        let memory = |(session, sampler): (&SessionId, &std::result::Result<Sampler, String>)| SessionSampler {
+            session: *session,
+            sampler: sampler.as_ref().map(Sampler::memory).map_err(String::clone),
+        };
+        let mut memories: Vec<SessionSampler> = self.samplers.iter().map(memory).collect();
+        memories.sort_unstable_by_key(|sampler| sampler.session);
+        memories
+    }
+
+    /// Takes over the samplers of another tail.
+    pub(crate) fn restore(&mut self, memories: Vec<SessionSampler>) -> Result<()> {
+        let vocabulary = self.outputs()?.vocabulary;
+        for SessionSampler { session, sampler } in memories {
+            let unusable = |error: paceline_sampling::Error| Error::Sampler { session, reason: error.to_string() };
+            let sampler = match sampler {
+                Ok(memory) => Ok(Sampler::restore(memory, vocabulary).map_err(unusable)?),
+                Err(reason) => Err(reason),
+            };
+            self.samplers.insert(session, sampler);
+        }
         Ok(())
     }
 

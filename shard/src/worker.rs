@@ -8,7 +8,7 @@ use paceline_proto::Reply;
 use paceline_transport::{FrameReceiver, FrameSender, ReplySender};
 use tracing::{debug, error, trace_span};
 
-use crate::stage::{Passed, Stage};
+use crate::stage::{Passed, SharedStage};
 use crate::{Error, Result};
 
 /// The links around a stage.
@@ -21,19 +21,21 @@ pub struct Links {
     pub replies: Box<dyn ReplySender>,
 }
 
-/// Starts the thread of a stage.
+/// Starts the thread of a stage. It has the stage while it runs a frame, leaves it to others in between, and closes it
+/// when it ends.
 ///
 /// # Errors
 /// When the system has no thread left.
-pub fn start(stage: Stage, links: Links) -> Result<JoinHandle<()>> {
-    let name = format!("paceline-stage-{}", stage.place().index);
-    std::thread::Builder::new().name(name).spawn(move || run(stage, links)).map_err(Error::Thread)
+pub fn start(stage: SharedStage, links: Links) -> Result<JoinHandle<()>> {
+    let index = stage.place().index;
+    let thread = std::thread::Builder::new().name(format!("paceline-stage-{index}"));
+    thread.spawn(move || run(index, &stage, links)).map_err(Error::Thread)
 }
 
-fn run(mut stage: Stage, mut links: Links) {
-    let index = stage.place().index;
+fn run(index: usize, stage: &SharedStage, mut links: Links) {
     // A panic in a kernel must reach the coordinator as a failure of this stage, not as silence.
-    let ended = catch_unwind(AssertUnwindSafe(|| run_until_closed(&mut stage, &mut links)));
+    let ended = catch_unwind(AssertUnwindSafe(|| run_until_closed(index, stage, &mut links)));
+    stage.close();
     let reason = match ended {
         // Links close when the row is taken down, from the head to the tail or from the coordinator's side.
         Ok(Ok(()) | Err(Error::Link(paceline_transport::Error::Closed))) => {
@@ -48,16 +50,20 @@ fn run(mut stage: Stage, mut links: Links) {
     }
 }
 
-fn run_until_closed(stage: &mut Stage, links: &mut Links) -> Result<()> {
+fn run_until_closed(index: usize, stage: &SharedStage, links: &mut Links) -> Result<()> {
     while let Ok(frame) = links.from.receive() {
-        let span = trace_span!("step", id = frame.step.id.0, stage = stage.place().index);
+        let span = trace_span!("step", id = frame.step.id.0, stage = index);
         let _entered = span.enter();
-        match (stage.run(frame)?, &mut links.to) {
+        let passed = stage.with(|stage| stage.run(frame))?;
+        match (passed, &mut links.to) {
             (Passed::On(frame), Some(next)) => next.send(frame)?,
             (Passed::Done(done), _) => links.replies.reply(Reply::Done(done))?,
             (Passed::On(_), None) => unreachable!("only the tail has no next stage"),
         }
-        stage.sent();
+        stage.with(|stage| {
+            stage.sent();
+            Ok(())
+        })?;
     }
     Ok(())
 }

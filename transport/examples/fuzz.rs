@@ -1,4 +1,4 @@
-//! Feeds mutated frames, replies and greetings to their decoders: `fuzz COUNT`. Nothing may panic, and the process may
+//! Feeds mutated frames, replies, greetings and what is said about memories to their decoders: `fuzz COUNT`. Nothing may panic, and the process may
 //! not grow, whatever lengths the bytes claim.
 
 use std::error::Error;
@@ -7,11 +7,12 @@ use std::time::Instant;
 
 use bytes::Bytes;
 use paceline_proto::{
-    Activations, Chunk, ChunkInput, ChunkResult, Epoch, Frame, Logprobs, NodeId, Operation, Outcome, PageId, Payload,
-    Reply, SampledToken, SamplingSettings, SessionId, Slot, StageTime, Step, StepDone, StepId, TokenLogprob, Wanted,
+    Activations, Chunk, ChunkInput, ChunkResult, Epoch, Frame, Logprobs, MemoryHead, MemoryRequest, NodeId,
+    OpenSession, Operation, Outcome, PageId, Payload, Reply, SampledToken, SamplerMemory, SamplingSettings, SessionId,
+    SessionSampler, Slot, StageTime, Step, StepDone, StepId, TokenLogprob, Wanted,
 };
 use paceline_transport::hello::{ANSWER_BYTES, Answer, HELLO_BYTES, Hello, Purpose, Refusal};
-use paceline_transport::{LinkKey, LinkSettings};
+use paceline_transport::{LinkKey, LinkSettings, MoveKey};
 use uuid::Uuid;
 
 /// Bytes of address space that the process may grow by after it has warmed up.
@@ -61,7 +62,8 @@ fn decode(input: &[u8]) -> bool {
     let reply = Reply::decode(&bytes).is_ok();
     let hello = input.first_chunk::<HELLO_BYTES>().is_some_and(|bytes| Hello::decode(bytes).is_ok());
     let answer = input.first_chunk::<ANSWER_BYTES>().is_some_and(|bytes| Answer::decode(bytes).is_ok());
-    frame || reply || hello || answer
+    let memories = MemoryRequest::decode(input).is_ok() || MemoryHead::decode(input).is_ok();
+    frame || reply || hello || answer || memories
 }
 
 fn mutate(bases: &[Vec<u8>], random: &mut Random, input: &mut Vec<u8>) {
@@ -131,6 +133,7 @@ fn bases() -> Vec<Vec<u8>> {
         .collect();
     bases.extend(replies(session));
     bases.extend(greetings());
+    bases.extend(memories());
     bases
 }
 
@@ -153,13 +156,29 @@ fn replies(session: SessionId) -> [Vec<u8>; 2] {
     [Reply::Done(done), Reply::Failed { stage: 2, reason: "no memory".into() }].map(|reply| reply.encode().to_vec())
 }
 
-fn greetings() -> [Vec<u8>; 3] {
+fn greetings() -> [Vec<u8>; 4] {
     let [from, to] = [1, 2].map(|node| NodeId(Uuid::from_u128(node)));
     let key = LinkKey { epoch: Epoch(1), link: 2, secret: [3; 16] };
     let settings = LinkSettings { frames: 8, frame_bytes: 1 << 20, activations: Activations::F16 };
     let hello = |purpose| Hello { from, to, purpose }.encode().to_vec();
     let answer = Answer { node: to, refusal: Some(Refusal::Settings) };
-    [hello(Purpose::Link(key, settings)), hello(Purpose::Pieces), answer.encode().to_vec()]
+    let memories = Purpose::Memories(MoveKey { epoch: key.epoch, secret: key.secret });
+    [hello(Purpose::Link(key, settings)), hello(Purpose::Pieces), hello(memories), answer.encode().to_vec()]
+}
+
+fn memories() -> [Vec<u8>; 2] {
+    let (session, pages) = (SessionId(Uuid::from_u128(5)), vec![PageId(1), PageId(4)]);
+    let request = MemoryRequest { layers: 2..9, pages: pages.clone(), slots: vec![Slot(0)], samplers: true };
+    let settings = SamplingSettings::default();
+    let memory = SamplerMemory { settings, generated_from: Some(2), tokens: vec![(0, 7), (1, 9)] };
+    let head = MemoryHead {
+        form: "cpu".into(),
+        bytes: 1 << 30,
+        next: StepId(9),
+        sessions: vec![OpenSession { session, slot: Slot(0), pages }],
+        samplers: vec![SessionSampler { session, sampler: Ok(memory) }],
+    };
+    [request.encode(), head.encode()]
 }
 
 /// xorshift64*: the same inputs on every run.

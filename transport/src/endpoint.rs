@@ -27,6 +27,7 @@ pub(crate) use self::unix::connect as unix_connection;
 use crate::complaints::Complaints;
 use crate::hello::{Hello, Purpose};
 use crate::identity::Identity;
+use crate::memories::{self, Gives, Giving, MemoryReader, MemorySource, MoveKey};
 use crate::pieces::{PieceClient, PieceServer, PieceSource};
 use crate::remote::{QuicLink, Terms, UnixLink, Writing};
 use crate::{Carrier, Error, Expected, LinkKey, LinkReport, LinkSender, LinkSettings, Result, Route, Target};
@@ -39,6 +40,8 @@ const CONNECT_DEADLINE: Duration = Duration::from_secs(10);
 const HALF_OPEN: usize = 64;
 /// Connections that fetch pieces.
 const FETCHERS: usize = 64;
+/// Connections that take memories, or wait until they may.
+const TAKERS: usize = 64;
 /// How long closing waits for frames that are still to be written.
 const DRAIN: Duration = Duration::from_secs(3);
 
@@ -68,6 +71,8 @@ struct Shared {
     complaints: Complaints,
     half_open: Arc<Semaphore>,
     fetchers: Arc<Semaphore>,
+    gives: Gives,
+    takers: Arc<Semaphore>,
 }
 
 impl Endpoint {
@@ -98,6 +103,11 @@ impl Endpoint {
             writers: tokio::sync::Mutex::new(writers),
             writing: Mutex::new(Some(writing)),
         })))
+    }
+
+    /// Whose it is.
+    pub fn node(&self) -> NodeId {
+        self.0.shared.node
     }
 
     /// Where it listens, with the real port.
@@ -177,6 +187,39 @@ impl Endpoint {
         made.await.map_err(late)?
     }
 
+    /// Gives a stage's memories to whoever shows the key, until the answer is dropped.
+    pub fn give(&self, key: MoveKey, source: Arc<dyn MemorySource>) -> Giving {
+        self.0.shared.gives.add(key, source)
+    }
+
+    /// Asks an endpoint for memories of a stage. They come through the reader while the transfer lives; to be read
+    /// where it may block.
+    ///
+    /// # Errors
+    /// As [`connect`](Self::connect). What goes wrong later is told by the reader.
+    pub async fn take(&self, to: &Target, key: MoveKey, request: &[u8]) -> Result<(MemoryReader, JoinSet<()>)> {
+        let hello = self.hello(to, Purpose::Memories(key));
+        let asked = timeout(CONNECT_DEADLINE, async {
+            match &to.route {
+                Route::Quic(address) => {
+                    let connection = self.quic_connection(to, *address).await?;
+                    let streams = connection.open_bi().await.map_err(|error| Error::connection(to, error))?;
+                    let (mut send, mut receive) = streams;
+                    let greeted = greet(&mut receive, &mut send, &hello).await;
+                    greeted.map_err(|error| quic::why(&connection, error))?;
+                    memories::ask(receive, send, request).await
+                }
+                Route::Unix(path) => {
+                    let (mut receive, mut send) = unix::connect(to, path).await?.into_split();
+                    greet(&mut receive, &mut send, &hello).await?;
+                    memories::ask(receive, send, request).await
+                }
+            }
+        });
+        let late = |_| Error::Timeout { what: format!("asking {to} for memories"), after: CONNECT_DEADLINE };
+        asked.await.map_err(late)?
+    }
+
     /// Stops accepting, lets links whose senders are dropped write what they hold (for three seconds), and closes
     /// every QUIC connection.
     pub async fn close(&self) {
@@ -224,6 +267,8 @@ impl Shared {
             complaints: Complaints::new(),
             half_open: Arc::new(Semaphore::new(HALF_OPEN)),
             fetchers: Arc::new(Semaphore::new(FETCHERS)),
+            gives: Gives::default(),
+            takers: Arc::new(Semaphore::new(TAKERS)),
         }
     }
 }

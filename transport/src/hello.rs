@@ -2,12 +2,13 @@
 
 use paceline_proto::{Activations, Epoch, NodeId, frame};
 
-use crate::{Error, LinkKey, LinkSettings, Result};
+use crate::{Error, LinkKey, LinkSettings, MoveKey, Result};
 
 const HELLO: [u8; 4] = *b"PCLH";
 const ANSWER: [u8; 4] = *b"PCLA";
 const PURPOSE_LINK: u16 = 1;
 const PURPOSE_PIECES: u16 = 2;
+const PURPOSE_MEMORIES: u16 = 3;
 
 /// Bytes of a [`Hello`].
 pub const HELLO_BYTES: usize = 84;
@@ -32,6 +33,8 @@ pub enum Purpose {
     Link(LinkKey, LinkSettings),
     /// Fetching pieces of models.
     Pieces,
+    /// Taking what a stage remembers, in a move.
+    Memories(MoveKey),
 }
 
 /// The answer to a [`Hello`].
@@ -52,6 +55,9 @@ pub enum Refusal {
     /// The link is expected with other settings.
     #[error("the link is expected with other settings")]
     Settings,
+    /// Nobody gives memories in this move: another epoch or secret.
+    #[error("no memories are given there in such a move")]
+    NotGiven,
     /// The hello was meant for another node.
     #[error("another node was meant")]
     Node,
@@ -68,6 +74,9 @@ impl Hello {
         let (purpose, key, settings) = match self.purpose {
             Purpose::Link(key, settings) => (PURPOSE_LINK, key, settings),
             Purpose::Pieces => (PURPOSE_PIECES, none, nothing),
+            Purpose::Memories(MoveKey { epoch, secret }) => {
+                (PURPOSE_MEMORIES, LinkKey { epoch, link: 0, secret }, nothing)
+            }
         };
         let mut writer = Writer::new();
         writer.put(&HELLO);
@@ -113,6 +122,7 @@ fn purpose_of(code: u16, key: LinkKey, settings: LinkSettings) -> Result<Purpose
     match code {
         PURPOSE_LINK => settings.check().map(|()| Purpose::Link(key, settings)),
         PURPOSE_PIECES => Ok(Purpose::Pieces),
+        PURPOSE_MEMORIES => Ok(Purpose::Memories(MoveKey { epoch: key.epoch, secret: key.secret })),
         _ => Err(Error::greeting(format!("purpose {code} does not exist"))),
     }
 }
@@ -126,6 +136,7 @@ impl Answer {
             Some(Refusal::Settings) => 2,
             Some(Refusal::Node) => 3,
             Some(Refusal::Unreadable) => 4,
+            Some(Refusal::NotGiven) => 5,
         };
         let mut writer = Writer::new();
         writer.put(&ANSWER);
@@ -148,6 +159,7 @@ impl Answer {
             2 => Some(Refusal::Settings),
             3 => Some(Refusal::Node),
             4 => Some(Refusal::Unreadable),
+            5 => Some(Refusal::NotGiven),
             status => return Err(Error::greeting(format!("status {status} does not exist"))),
         };
         Ok(Self { node: reader.node(), refusal })

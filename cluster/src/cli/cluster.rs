@@ -109,6 +109,9 @@ pub(crate) struct ShardArgs {
     /// Be used only when there are too few others.
     #[arg(long)]
     pub(crate) standby: bool,
+    /// At a signal, serve on for at most this long while the work is moved to others; 0 leaves at once.
+    #[arg(long, default_value_t = 30, value_name = "SECONDS")]
+    pub(crate) drain_timeout: u64,
 }
 
 /// Devices, as flags name them.

@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
-use paceline_control::{Cancel, FromShard, Heartbeat, ToShard, Welcome, from_shard, to_shard};
+use paceline_control::{Cancel, FromShard, Heartbeat, Leaving, ToShard, Welcome, from_shard, to_shard};
 use paceline_proto::{Epoch, SessionId};
 use tokio::sync::mpsc;
 use tokio::time::{MissedTickBehavior, interval, timeout};
@@ -64,8 +64,16 @@ async fn hear_and_beat(
 ) -> Ended {
     let mut heartbeat = interval(Duration::from_secs(1));
     heartbeat.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    let mut leaving = member.leaving.subscribe();
+    leaving.mark_changed();
     loop {
         tokio::select! {
+            // The sender lives as long as the member.
+            Ok(()) = leaving.changed() => {
+                if *leaving.borrow_and_update() && outbox.try_send(leave()).is_err() {
+                    return Ended::Lost("it does not hear that this node wants to leave".to_owned());
+                }
+            }
             message = messages.message() => match message {
                 Ok(Some(ToShard { message: Some(to_shard::Message::Leave(leave)) })) => {
                     return Ended::Sent(leave.reason);
@@ -96,6 +104,10 @@ async fn hear_and_beat(
     }
 }
 
+fn leave() -> FromShard {
+    FromShard { message: Some(from_shard::Message::Leaving(Leaving {})) }
+}
+
 fn heartbeats(welcome: &Welcome) -> tokio::time::Interval {
     let millis = u64::from(welcome.heartbeat_millis).clamp(*HEARTBEATS.start(), *HEARTBEATS.end());
     let mut heartbeat = interval(Duration::from_millis(millis));
@@ -116,10 +128,10 @@ async fn obey(member: &Member, message: to_shard::Message, outbox: &mpsc::Sender
         to_shard::Message::Connect(connect) => member.workshop.connect(connect),
         to_shard::Message::Release(release) => member.workshop.release(Epoch(release.epoch), outbox).await,
         to_shard::Message::Cancel(cancel) => void(member, &cancel),
-        to_shard::Message::Give(_)
-        | to_shard::Message::Take(_)
-        | to_shard::Message::Welcome(_)
-        | to_shard::Message::Leave(_) => {}
+        to_shard::Message::Give(give) => member.workshop.give(&give, outbox),
+        to_shard::Message::Take(take) => member.workshop.take(take, outbox),
+        // Heard already.
+        to_shard::Message::Welcome(_) | to_shard::Message::Leave(_) => {}
     }
 }
 

@@ -3,7 +3,7 @@
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use anyhow::{Context, Result, anyhow, bail};
 use futures_util::{StreamExt, TryStreamExt, stream};
@@ -32,8 +32,17 @@ pub(super) struct Weights {
     /// What this node hands out to others.
     pub(super) pieces: Arc<Pieces>,
     pub(super) endpoint: Endpoint,
-    /// The model of the newest placement.
-    pub(super) served: Mutex<Option<ModelHash>>,
+    /// The model of the newest placement. It stays open, so that what was loaded of it is known again.
+    pub(super) opened: Mutex<Option<Opened>>,
+}
+
+/// A model that is open.
+pub(super) struct Opened {
+    hash: ModelHash,
+    /// The file, none for the model that is part of the program.
+    model: Option<(PathBuf, Arc<Gguf>)>,
+    /// What the cache has of it, where that is needed.
+    cached: Option<CachedModel>,
 }
 
 /// Runs what reads and hashes much beside everything else.
@@ -62,32 +71,68 @@ impl Weights {
         let (weights, wanted, hint) = (Arc::clone(&self), Arc::clone(&manifest), offered.path.clone());
         let alive = Arc::clone(&fetched);
         if let Some(own) = blocking(move || Ok(weights.own_copy(&wanted, &hint, &alive))).await? {
-            return Ok(Arc::new(own));
+            return Ok(own);
         }
         let (weights, wanted) = (Arc::clone(&self), Arc::clone(&manifest));
-        let cached = blocking(move || Ok(weights.cache.model(&wanted)?)).await?;
-        self.complete(&cached, &manifest, load, offered, &fetched).await?;
+        let cached = blocking(move || weights.cached(&wanted)).await?;
+        let model = self.complete(&cached, &manifest, load, offered, &fetched).await?;
         self.pieces.0.add_cached(&cached);
-        Ok(Arc::new(Gguf::open(cached.path())?))
+        Ok(model)
     }
 
     /// A model of an earlier placement is no longer handed out, and the cache may remove it.
-    fn forget_others(&self, model: ModelHash) {
-        let mut served = self.served.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(old) = served.replace(model).filter(|old| *old != model) {
-            self.pieces.0.remove(&old);
+    fn forget_others(&self, hash: ModelHash) {
+        let mut opened = self.opened();
+        if let Some(old) = opened.take_if(|opened| opened.hash != hash) {
+            self.pieces.0.remove(&old.hash);
         }
+        opened.get_or_insert(Opened { hash, model: None, cached: None });
+    }
+
+    /// Opens a file of the model, unless it is open.
+    fn keep_open(&self, hash: ModelHash, path: &Path, open: impl FnOnce() -> Result<Gguf>) -> Result<Arc<Gguf>> {
+        let mut opened = self.opened();
+        let Some(opened) = opened.as_mut().filter(|opened| opened.hash == hash) else {
+            // A later order is for another model already.
+            return Ok(Arc::new(open()?));
+        };
+        if let Some((_, model)) = opened.model.as_ref().filter(|(known, _)| known == path) {
+            return Ok(Arc::clone(model));
+        }
+        let model = Arc::new(open()?);
+        opened.model = Some((path.to_owned(), Arc::clone(&model)));
+        Ok(model)
+    }
+
+    /// What the cache has of a model, of which nothing is hashed twice.
+    fn cached(&self, manifest: &Manifest) -> Result<CachedModel> {
+        let hash = manifest.hash();
+        let mut opened = self.opened();
+        let Some(opened) = opened.as_mut().filter(|opened| opened.hash == hash) else {
+            return Ok(self.cache.model(manifest)?);
+        };
+        if let Some(cached) = &opened.cached {
+            return Ok(cached.clone());
+        }
+        let cached = self.cache.model(manifest)?;
+        opened.cached = Some(cached.clone());
+        Ok(cached)
+    }
+
+    fn opened(&self) -> MutexGuard<'_, Option<Opened>> {
+        self.opened.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// A copy of the very same model: in this program, the one that was named, or the one at the coordinator's path.
-    fn own_copy(&self, manifest: &Manifest, hint: &str, alive: &Fetched) -> Option<Gguf> {
+    fn own_copy(&self, manifest: &Manifest, hint: &str, alive: &Fetched) -> Option<Arc<Gguf>> {
         if self.always_fetch {
             return None;
         }
         let (bytes, name) = model::embedded();
         if manifest.files().len() == 1 && manifest.bytes() == bytes.len() as u64 {
             let embedded = Manifest::of_bytes(name, bytes).ok().filter(|own| own.hash() == manifest.hash());
-            if let Some(gguf) = embedded.and_then(|_| Gguf::from_static(bytes, name).ok()) {
+            let open = || Ok(Gguf::from_static(bytes, name)?);
+            if let Some(gguf) = embedded.and_then(|own| self.keep_open(own.hash(), Path::new(""), open).ok()) {
                 return Some(gguf);
             }
         }
@@ -95,7 +140,7 @@ impl Weights {
         self.own.iter().chain(hint.iter()).find_map(|path| self.same(path, manifest, alive))
     }
 
-    fn same(&self, path: &Path, manifest: &Manifest, alive: &Fetched) -> Option<Gguf> {
+    fn same(&self, path: &Path, manifest: &Manifest, alive: &Fetched) -> Option<Arc<Gguf>> {
         // The length tells most others apart before anything is hashed.
         let bytes = std::fs::metadata(path).ok()?.len();
         if manifest.files().first()?.bytes != bytes {
@@ -110,7 +155,7 @@ impl Weights {
         });
         match own.map(|own| own.hash() == manifest.hash()) {
             Ok(true) => {
-                let gguf = Gguf::open(path).ok()?;
+                let gguf = self.keep_open(manifest.hash(), path, || Ok(Gguf::open(path)?)).ok()?;
                 let files: Vec<PathBuf> = gguf.files().map(|file| file.path.to_owned()).collect();
                 if let Err(error) = self.pieces.0.add_files(manifest, &files) {
                     debug!(%error, "this copy of the model is not offered to others");
@@ -137,11 +182,11 @@ impl Weights {
         load: &Load,
         offered: &Model,
         fetched: &Fetched,
-    ) -> Result<()> {
+    ) -> Result<Arc<Gguf>> {
         let headers = missing(cached, header_pieces(manifest)).await?;
         let mut sources = Sources { weights: self, peers: &offered.sources, client: None };
         sources.fetch(cached, &headers, fetched).await?;
-        let gguf = Gguf::open(cached.path())?;
+        let gguf = self.keep_open(manifest.hash(), cached.path(), || Ok(Gguf::open(cached.path())?))?;
         let (first, last) = (load.first_layer == 0, load.stage + 1 == load.stages);
         let layers = load.first_layer as usize..load.end_layer as usize;
         let wanted = missing(cached, stage_pieces(manifest, &gguf, layers, first, last)?).await?;
@@ -149,7 +194,8 @@ impl Weights {
         if bytes > 0 {
             info!(bytes, pieces = wanted.len(), "fetching layers");
         }
-        sources.fetch(cached, &wanted, fetched).await
+        sources.fetch(cached, &wanted, fetched).await?;
+        Ok(gguf)
     }
 }
 

@@ -1,81 +1,45 @@
-//! Makes the stage that the coordinator asks for, links it, and takes it down again. One at a time.
+//! Makes the stage that the coordinator asks for, links it, and takes it down again.
 //!
-//! Read [`Work::run`]: the life of a stage from the order to load to its end. Whoever releases it waits until its
-//! memory is really free.
+//! Read [`Work::run`]: the life of a stage from the order to load to its end.
 
+use std::future::pending;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use anyhow::{Context, Result, anyhow, bail};
-use paceline_compute::cpu::CpuDevice;
 use paceline_compute::device::{Device, LoadedStage, MemorySpec, MemoryUse};
-use paceline_control::{Connect, Failed, FromShard, Link, Linked, Load, Loaded, Progress, Released, from_shard};
+use paceline_control::{Connect, Failed, FromShard, Linked, Load, Loaded, Progress, Take, from_shard};
 use paceline_gguf::Gguf;
-use paceline_model::{Overrides, RopeScaling, StageLayers};
-use paceline_proto::{Epoch, NodeId, Reply, SessionId};
-use paceline_shard::actor::{self, Shard};
+use paceline_model::{Overrides, StageLayers};
+use paceline_proto::{Epoch, Reply};
+use paceline_shard::actor;
 use paceline_shard::worker::Links;
-use paceline_shard::{Feedback, Place, Stage};
-use paceline_transport::{
-    Endpoint, Expected, LinkCloser, LinkCounters, LinkKey, LinkReceiver, LinkReport, LinkSender, LinkSettings, Pending,
-    ReplySender,
-};
-use tokio::sync::{mpsc, oneshot, watch};
-use tokio::task::spawn_local;
-use tracing::{debug, info, warn};
+use paceline_shard::{Feedback, SharedStage, Stage};
+use paceline_transport::{LinkReceiver, LinkReport, LinkSender, Pending, ReplySender};
+use tokio::sync::{oneshot, watch};
+use tracing::{info, warn};
 
-use super::fetch::Weights;
-use crate::control::{node_from, secret_from};
+use super::moving;
+use super::order::{LinkEnds, Order, TakeOrder};
+use super::workshop::{Outbox, Running, StageWeights, Workshop, say};
 use crate::link;
 
 /// The link from the stage before comes within this time after the order to connect.
 const LINK: Duration = Duration::from_secs(25);
 /// Progress is told after so many bytes.
 const PROGRESS_BYTES: u64 = 64 << 20;
-/// Bounds of what the coordinator may ask for; far beyond any model, far below any overflow.
-const MOST: u64 = 1 << 32;
-
-type Outbox = mpsc::Sender<FromShard>;
-
-/// The device, and what is made with it.
-#[derive(Clone)]
-pub(super) struct Workshop(Arc<Inner>);
-
-struct Inner {
-    device: CpuDevice,
-    weights: Arc<Weights>,
-    endpoint: Endpoint,
-    held: Mutex<Option<Held>>,
-}
-
-/// A stage, or one in the making, as seen from outside: the work itself is a task of its own.
-struct Held {
-    epoch: Epoch,
-    /// Takes the order to connect, once.
-    connect: Option<oneshot::Sender<Connect>>,
-    running: Arc<OnceLock<Running>>,
-    /// True tells the work that it is no longer wanted.
-    release: watch::Sender<bool>,
-    /// True, or closed, when the work is over and its memory is free.
-    over: watch::Receiver<bool>,
-}
-
-/// What can be done with a stage at work.
-struct Running {
-    shard: Shard,
-    closer: LinkCloser,
-    counters: Arc<LinkCounters>,
-}
 
 /// The life of one stage.
-struct Work {
-    workshop: Workshop,
-    epoch: Epoch,
-    connect: oneshot::Receiver<Connect>,
-    running: Arc<OnceLock<Running>>,
-    release: watch::Receiver<bool>,
-    outbox: Outbox,
+pub(super) struct Work {
+    pub(super) workshop: Workshop,
+    pub(super) epoch: Epoch,
+    pub(super) connect: oneshot::Receiver<Connect>,
+    pub(super) take: oneshot::Receiver<Take>,
+    pub(super) running: Arc<OnceLock<Running>>,
+    pub(super) weights: StageWeights,
+    pub(super) release: watch::Receiver<bool>,
+    pub(super) outbox: Outbox,
 }
 
 /// Why a stage's life is over.
@@ -88,100 +52,8 @@ enum End {
     Failed(anyhow::Error),
 }
 
-/// An order to load whose every field is checked.
-struct Order {
-    place: Place,
-    layers: StageLayers,
-    memory: MemorySpec,
-    overrides: Overrides,
-    expected: Expected,
-}
-
-impl Workshop {
-    pub(super) fn new(device: CpuDevice, weights: Weights, endpoint: Endpoint) -> Self {
-        let weights = Arc::new(weights);
-        Self(Arc::new(Inner { device, weights, endpoint, held: Mutex::new(None) }))
-    }
-
-    /// The placement that is worked for, and how many steps of it have come.
-    pub(super) fn progress(&self) -> (Epoch, u64) {
-        let steps = |held: &Held| held.running.get().map_or(0, |running| running.counters.frames());
-        self.held().as_ref().map_or((Epoch(0), 0), |held| (held.epoch, steps(held)))
-    }
-
-    /// Begins to load; what was held before is released first.
-    pub(super) async fn load(&self, load: Load, outbox: Outbox) {
-        self.release_all().await;
-        let epoch = Epoch(load.epoch);
-        let (connect, connected) = oneshot::channel();
-        let (release, released) = watch::channel(false);
-        let (ends, over) = watch::channel(false);
-        let running = Arc::default();
-        let work = Work {
-            workshop: self.clone(),
-            epoch,
-            connect: connected,
-            running: Arc::clone(&running),
-            release: released,
-            outbox,
-        };
-        *self.held() = Some(Held { epoch, connect: Some(connect), running, release, over });
-        spawn_local(async move {
-            work.run_and_tell(&load).await;
-            ends.send_replace(true);
-        });
-    }
-
-    /// Passes on the order to connect.
-    pub(super) fn connect(&self, connect: Connect) {
-        let epoch = Epoch(connect.epoch);
-        let waiting = self.held().as_mut().filter(|held| held.epoch == epoch).and_then(|held| held.connect.take());
-        // Work that is over already has told why.
-        if waiting.is_none_or(|waiting| waiting.send(connect).is_err()) {
-            debug!(%epoch, "an order to connect came for a stage that does not wait for it");
-        }
-    }
-
-    /// Voids a session's chunks, ahead of the frames under way.
-    pub(super) fn cancel(&self, session: SessionId) {
-        if let Some(running) = self.held().as_ref().and_then(|held| held.running.get())
-            && !running.shard.cancel(session)
-        {
-            // The chunk is then computed in vain; nobody waits for its result.
-            warn!(%session, "the stage could not be told of a cancel");
-        }
-    }
-
-    /// Drops what is held of a placement, and tells when its memory is free.
-    pub(super) async fn release(&self, epoch: Epoch, outbox: &Outbox) {
-        self.end(|held| held.epoch == epoch).await;
-        say(outbox, from_shard::Message::Released(Released { epoch: epoch.0 }));
-    }
-
-    /// Drops whatever is held.
-    pub(super) async fn release_all(&self) {
-        self.end(|_| true).await;
-    }
-
-    /// Ends a stage and waits until its memory is free, which takes as long as the step or the loading it is in. When
-    /// nobody waits any more it is still held, so that whoever asks next waits for it too.
-    async fn end(&self, which: impl Fn(&Held) -> bool) {
-        let ending = self.held().as_ref().filter(|held| which(held)).map(|held| {
-            held.release.send_replace(true);
-            held.over.clone()
-        });
-        let Some(mut over) = ending else { return };
-        drop(over.wait_for(|over| *over).await);
-        self.held().take_if(|held| which(held));
-    }
-
-    fn held(&self) -> MutexGuard<'_, Option<Held>> {
-        self.0.held.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
 impl Work {
-    async fn run_and_tell(self, load: &Load) {
+    pub(super) async fn run_and_tell(self, load: &Load) {
         let (epoch, outbox) = (self.epoch, self.outbox.clone());
         let (reason, neighbour) = match self.run(load).await {
             End::Released => return,
@@ -204,17 +76,17 @@ impl Work {
     async fn try_run(&mut self, load: &Load) -> Result<End> {
         let Order { place, layers, memory, overrides, expected } = Order::read(load)?;
         let pending = self.workshop.0.endpoint.expect(expected);
-        let loaded = self.load(load, layers, overrides, memory).await?;
+        let (loaded, reused) = self.load(load, layers, overrides, memory).await?;
         let MemoryUse { weights, pages, states, buffers } = loaded.memory_use();
-        info!(epoch = %self.epoch, stage = place.index, "stage loaded");
-        let told = Loaded { epoch: self.epoch.0, weights, pages, states, buffers, reused: 0 };
+        info!(epoch = %self.epoch, stage = place.index, weights, reused, "stage loaded");
+        let told = Loaded { epoch: self.epoch.0, weights, pages, states, buffers, reused };
         say(&self.outbox, from_shard::Message::Loaded(told));
-        let stage = Stage::new(place, loaded, Feedback::own());
+        let stage = SharedStage::new(Stage::new(place, loaded, Feedback::own()));
         let connect = unless(&mut self.release, async { (&mut self.connect).await.context("nobody connects") }).await?;
         let workshop = self.workshop.clone();
         let linked = workshop.link(&connect, pending);
         let (from, to, report) = unless(&mut self.release, linked).await?;
-        Ok(self.work(stage, place.last, from, to, &report).await)
+        Ok(self.work(stage, from, to, &report).await)
     }
 
     async fn load(
@@ -223,7 +95,7 @@ impl Work {
         layers: StageLayers,
         overrides: Overrides,
         memory: MemorySpec,
-    ) -> Result<Box<dyn LoadedStage>> {
+    ) -> Result<(Box<dyn LoadedStage>, u64)> {
         let (epoch, outbox) = (load.epoch, self.outbox.clone());
         let told = AtomicU64::new(0);
         let fetched = Arc::new(move |fetch_total: u64, fetched: u64| {
@@ -240,14 +112,18 @@ impl Work {
         let model = unless(&mut self.release, weights.open(load, fetched)).await?;
         let (workshop, outbox) = (self.workshop.clone(), self.outbox.clone());
         // What has begun to load is waited for even when it is no longer wanted: its memory is not free before.
+        let weights = Arc::clone(&self.weights);
         let loading = tokio::task::spawn_blocking(move || {
-            workshop.load_stage(&model, &layers, &overrides, memory, epoch, &outbox)
+            workshop.load_stage(&model, &layers, &overrides, memory, &weights, &|loaded| {
+                let progress = Progress { epoch, loaded, ..Progress::default() };
+                drop(outbox.try_send(FromShard { message: Some(from_shard::Message::Progress(progress)) }));
+            })
         });
         loading.await.map_err(|_| anyhow!("the thread that loaded the stage panicked"))?
     }
 
-    async fn work(&mut self, stage: Stage, last: bool, from: LinkReceiver, to: LinkSender, report: &LinkReport) -> End {
-        let running = start(stage, last, from, to, self.epoch, &self.outbox);
+    async fn work(&mut self, stage: SharedStage, from: LinkReceiver, to: LinkSender, report: &LinkReport) -> End {
+        let running = start(stage.clone(), from, to, self.epoch, &self.outbox);
         let (mut ended, closer) = (running.shard.ended.clone(), running.closer.clone());
         drop(self.running.set(running));
         let linked = Linked {
@@ -257,20 +133,44 @@ impl Work {
             bytes_per_second: report.bytes_per_second,
         };
         say(&self.outbox, from_shard::Message::Linked(linked));
+        let (workshop, epoch, outbox) = (self.workshop.clone(), self.epoch, self.outbox.clone());
+        let taking = take_over(&workshop, epoch, &stage, &mut self.take, &outbox);
         let released = async {
             drop(self.release.wait_for(|released| *released).await);
         };
         // An error of waiting means that the actor is gone, and the thread with it.
-        let by_itself = tokio::select! {
-            _ = ended.wait_for(|ended| *ended) => true,
-            () = released => false,
+        let end = tokio::select! {
+            _ = ended.wait_for(|ended| *ended) => return End::Neighbour,
+            () = released => End::Released,
+            error = taking => End::Failed(error),
         };
-        if by_itself {
-            return End::Neighbour;
-        }
         closer.close();
         drop(ended.wait_for(|ended| *ended).await);
-        End::Released
+        end
+    }
+}
+
+/// Waits for the order to take over memories and carries it out. Returns only if that fails.
+async fn take_over(
+    workshop: &Workshop,
+    epoch: Epoch,
+    stage: &SharedStage,
+    order: &mut oneshot::Receiver<Take>,
+    outbox: &Outbox,
+) -> anyhow::Error {
+    // Without an order there is nothing to do, now or later.
+    let Ok(take) = order.await else { return pending().await };
+    let taken = match TakeOrder::read(take) {
+        Ok(order) => moving::take(workshop, epoch, stage, order).await,
+        Err(error) => Err(error),
+    };
+    match taken {
+        Ok(taken) => {
+            info!(%epoch, fetched = taken.fetched, copied = taken.copied, "memories taken over");
+            say(outbox, from_shard::Message::Taken(taken));
+            pending().await
+        }
+        Err(error) => error.context("memories cannot be taken over"),
     }
 }
 
@@ -285,26 +185,34 @@ async fn unless<T>(release: &mut watch::Receiver<bool>, work: impl Future<Output
 }
 
 impl Workshop {
+    /// Loads a stage, and says how many bytes of its weights were in memory already.
     fn load_stage(
         &self,
         model: &Arc<Gguf>,
         layers: &StageLayers,
         overrides: &Overrides,
         memory: MemorySpec,
-        epoch: u32,
-        outbox: &Outbox,
-    ) -> Result<Box<dyn LoadedStage>> {
+        weights: &StageWeights,
+        progress: &dyn Fn(u64),
+    ) -> Result<(Box<dyn LoadedStage>, u64)> {
         let program = paceline_model::record_with(model, layers, overrides)?;
-        let (loaded, told) = (AtomicU64::new(0), AtomicU64::new(0));
-        let mut progress = |bytes: u64| {
-            let loaded = loaded.fetch_add(bytes, Ordering::Relaxed) + bytes;
-            if loaded - told.load(Ordering::Relaxed) >= PROGRESS_BYTES {
-                told.store(loaded, Ordering::Relaxed);
-                let progress = Progress { epoch, loaded, ..Progress::default() };
-                drop(outbox.try_send(FromShard { message: Some(from_shard::Message::Progress(progress)) }));
+        let device = &self.0.device;
+        let shared = device.keep(&program, model);
+        let reused = shared.bytes();
+        // What the new stage does not use must be gone before anything is loaded.
+        self.kept().take();
+        let (mut read, mut told) = (0, 0);
+        let mut count = |bytes: u64| {
+            read += bytes;
+            if read - told >= PROGRESS_BYTES {
+                told = read;
+                progress(read);
             }
         };
-        Ok(self.0.device.load(program, model, memory, &mut progress)?)
+        let loaded = device.load(program, model, memory, &mut count);
+        let keep = loaded.as_ref().map_or(shared, |loaded| device.keep(loaded.program(), model));
+        drop(weights.set(keep));
+        Ok((loaded?, reused))
     }
 
     /// Connects to the next stage, and waits for the one before.
@@ -321,21 +229,15 @@ impl Workshop {
 }
 
 /// Starts the stage's actor and thread between its links.
-fn start(stage: Stage, last: bool, from: LinkReceiver, to: LinkSender, epoch: Epoch, outbox: &Outbox) -> Running {
+fn start(stage: SharedStage, from: LinkReceiver, to: LinkSender, epoch: Epoch, outbox: &Outbox) -> Running {
     let (closer, counters) = (from.closer(), from.counters());
-    let (to, replies): (Option<Box<_>>, Box<dyn ReplySender>) = if last {
+    let (to, replies): (Option<Box<_>>, Box<dyn ReplySender>) = if stage.place().last {
         (None, Box::new(to))
     } else {
         (Some(Box::new(to)), Box::new(ControlReplies { epoch, outbox: outbox.clone() }))
     };
     let links = Links { from: Box::new(from), to: to.map(|to| to as _), replies };
-    Running { shard: actor::start(stage, links), closer, counters }
-}
-
-fn say(outbox: &Outbox, message: from_shard::Message) {
-    if outbox.try_send(FromShard { message: Some(message) }).is_err() {
-        debug!("the coordinator is gone; it will not hear of this");
-    }
+    Running { stage: stage.clone(), shard: actor::start(stage, links), closer, counters }
 }
 
 /// The way back of a stage that is not the tail: it has failures only, which go over the control plane.
@@ -351,75 +253,4 @@ impl ReplySender for ControlReplies {
         say(&self.outbox, from_shard::Message::Failed(Failed { epoch: self.epoch.0, reason, neighbour: false }));
         Ok(())
     }
-}
-
-/// What is known of a link's other end.
-struct LinkEnds {
-    node: NodeId,
-    key: LinkKey,
-    settings: LinkSettings,
-}
-
-impl LinkEnds {
-    fn read(epoch: Epoch, link: &Link) -> Result<Self> {
-        let peer = link.peer.as_ref().context("the link has no other end")?;
-        let activations = link.activations.parse().map_err(|error| anyhow!("the link's activations: {error}"))?;
-        Ok(Self {
-            node: node_from(&peer.node)?,
-            key: LinkKey { epoch, link: link.number, secret: secret_from(&link.secret)? },
-            settings: LinkSettings {
-                frames: bounded("frames of a link", u64::from(link.frames))?.max(1),
-                frame_bytes: bounded("bytes of a frame", link.frame_bytes)? as u64,
-                activations,
-            },
-        })
-    }
-}
-
-impl Order {
-    fn read(load: &Load) -> Result<Self> {
-        let epoch = Epoch(load.epoch);
-        let link = load.from.as_ref().context("the order to load names no link")?;
-        let LinkEnds { node, key, settings } = LinkEnds::read(epoch, link)?;
-        let (first, end) = (load.first_layer as usize, load.end_layer as usize);
-        if first >= end || load.stage >= load.stages {
-            bail!("the order to load is for layers {first}..{end} of stage {} of {}", load.stage, load.stages);
-        }
-        let (is_first, is_last) = (load.stage == 0, load.stage + 1 == load.stages);
-        let place = Place { index: load.stage as usize, first: is_first, last: is_last, epoch };
-        Ok(Self {
-            place,
-            layers: StageLayers { layers: first..end, first: is_first, last: is_last },
-            memory: memory(load)?,
-            overrides: overrides(load),
-            expected: Expected { key, from: node, settings },
-        })
-    }
-}
-
-fn memory(load: &Load) -> Result<MemorySpec> {
-    let memory = load.memory.as_ref().context("the order to load names no memory")?;
-    let kind = |what: &str, name: &str| name.parse().map_err(|error| anyhow!("the type of {what}: {error}"));
-    Ok(MemorySpec {
-        page_tokens: bounded("tokens of a page", memory.page_tokens)?,
-        pages: bounded("pages", memory.pages)?,
-        slots: bounded("slots", memory.slots)?,
-        key_type: kind("keys", &memory.key_type)?,
-        value_type: kind("values", &memory.value_type)?,
-        rows: bounded("rows", memory.rows)?,
-        wanted: bounded("wanted rows", memory.wanted)?,
-    })
-}
-
-fn overrides(load: &Load) -> Overrides {
-    let original_context = load.yarn_original_context.map(|context| context as _);
-    let yarn = |factor| RopeScaling::Yarn { factor, original_context };
-    Overrides { rope_base: load.rope_base, rope_scaling: load.yarn_factor.map(yarn) }
-}
-
-fn bounded(what: &str, count: u64) -> Result<usize> {
-    if count > MOST {
-        bail!("the coordinator asks for {count} {what}, the most is {MOST}");
-    }
-    Ok(count as usize)
 }

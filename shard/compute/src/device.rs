@@ -3,6 +3,8 @@
 //! [`Device`] is the factory (a CPU with some threads, a GPU), [`LoadedStage`] a program with its weights and
 //! memories in place. Nothing above this trait knows how weights, activations or pages are stored.
 
+use std::any::Any;
+use std::fmt;
 use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
@@ -10,7 +12,7 @@ use std::time::Duration;
 use paceline_gguf::{Gguf, KvType};
 
 use crate::Result;
-use crate::program::{Buffer, Program, Weight};
+use crate::program::{Buffer, Cache, Program, State, Weight};
 
 /// The token id of a row that came as a vector instead (see [`StepInputs::vectors`]).
 pub const NO_TOKEN: u32 = u32::MAX;
@@ -108,6 +110,25 @@ pub enum MemoryOperation {
     },
 }
 
+/// A part of a stage's memories, as it is taken from one stage to another.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum MemoryPart {
+    /// A page of one attention layer, keys and values.
+    Page {
+        /// The layer's memory.
+        cache: Cache,
+        /// The page.
+        page: u32,
+    },
+    /// A state slot of one recurrent layer.
+    Slot {
+        /// The layer's memory.
+        state: State,
+        /// The slot.
+        slot: usize,
+    },
+}
+
 /// What a device is, for tables and errors.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Description {
@@ -117,14 +138,43 @@ pub struct Description {
     pub detail: String,
 }
 
+/// Weights that stay in memory as long as this is held, whatever becomes of the stages that use them.
+pub struct KeptWeights {
+    bytes: u64,
+    _weights: Box<dyn Any + Send + Sync>,
+}
+
+impl KeptWeights {
+    /// What a device keeps, and how many bytes that occupies.
+    pub fn new(bytes: u64, weights: impl Any + Send + Sync) -> Self {
+        Self { bytes, _weights: Box::new(weights) }
+    }
+
+    /// Bytes they occupy, beside the model file.
+    pub fn bytes(&self) -> u64 {
+        self.bytes
+    }
+}
+
+impl fmt::Debug for KeptWeights {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(formatter, "KeptWeights({} bytes)", self.bytes)
+    }
+}
+
 /// A place where stages can be loaded.
 pub trait Device: Send + Sync {
     /// What it is.
     fn describe(&self) -> Description;
 
-    /// Loads the program's weights from `model`, reserves its memories, and makes it ready to run. A device that
-    /// can read the file's own bytes while it runs (the table of embeddings) keeps the model open.
-    /// `progress` is called with the bytes of each tensor read from the file.
+    /// Keeps those weights of the program that are in memory: of a stage of this very `model` that is loaded, or that
+    /// has been and whose weights were kept.
+    fn keep(&self, program: &Program, model: &Arc<Gguf>) -> KeptWeights;
+
+    /// Loads the program's weights from `model`, reserves its memories, and makes it ready to run. Weights that are
+    /// in memory, as [`keep`](Self::keep) says, are shared and not read again. A device that can read the file's own
+    /// bytes while it runs (the table of embeddings) keeps the model open. `progress` is called with the bytes of
+    /// each tensor read from the file.
     ///
     /// # Errors
     /// A tensor that is missing or has the wrong shape; memory that cannot be had.
@@ -170,6 +220,27 @@ pub trait LoadedStage: Send {
     /// # Errors
     /// A slot or page that does not exist.
     fn apply(&mut self, operation: MemoryOperation) -> Result<()>;
+
+    /// How memories are stored here. Parts can be taken to any stage whose form is the same, also on another host.
+    fn memory_form(&self) -> String;
+
+    /// Bytes of a part of the memories.
+    ///
+    /// # Errors
+    /// A part that does not exist.
+    fn part_bytes(&self, part: MemoryPart) -> Result<usize>;
+
+    /// Reads a part of the memories as it is stored, after all steps run before.
+    ///
+    /// # Errors
+    /// A part that does not exist, or that has another number of bytes.
+    fn read_part(&mut self, part: MemoryPart, into: &mut [u8]) -> Result<()>;
+
+    /// Replaces a part of the memories by what was read from another stage of the same form.
+    ///
+    /// # Errors
+    /// As [`read_part`](Self::read_part).
+    fn write_part(&mut self, part: MemoryPart, from: &[u8]) -> Result<()>;
 
     /// Runs the program for one step.
     ///

@@ -25,6 +25,15 @@ pub struct Cache(pub u16);
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct State(pub u16);
 
+/// What one layer remembers.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum LayerMemory {
+    /// An attention layer: keys and values.
+    Cache(Cache),
+    /// A recurrent layer: states.
+    State(State),
+}
+
 /// How many rows a buffer has in a step.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum RowSpace {
@@ -46,7 +55,7 @@ pub struct BufferSpec {
 }
 
 /// How a tensor is used, which decides how a device stores it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum WeightUse {
     /// A matrix that rows are multiplied with: `(rows = outputs, columns = inputs)`.
     Matrix,
@@ -59,7 +68,7 @@ pub enum WeightUse {
 }
 
 /// A tensor of the model file and how it is used.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct WeightSpec {
     /// The tensor's name in the model file.
     pub tensor: String,
@@ -408,6 +417,16 @@ impl Program {
     /// Appends an operation.
     pub fn record(&mut self, name: &'static str, layer: Option<usize>, op: Op) {
         self.ops.push(Recorded { op, name, layer });
+    }
+
+    /// The memories of the model's layers, in the order of the operations that write them.
+    pub fn memories(&self) -> Vec<(usize, LayerMemory)> {
+        let memory = |recorded: &Recorded| match recorded.op {
+            Op::StoreKeysValues { cache, .. } => Some((recorded.layer?, LayerMemory::Cache(cache))),
+            Op::DeltaRule { state, .. } => Some((recorded.layer?, LayerMemory::State(state))),
+            _ => None,
+        };
+        self.ops.iter().filter_map(memory).collect()
     }
 
     /// Values per row of `buffer`.

@@ -82,6 +82,62 @@ fn progress_counts_the_bytes_of_tensors() {
     assert_eq!(read, [48, 8]);
 }
 
+/// Runs two rows through a stage.
+fn run(stage: &mut dyn LoadedStage, output: Buffer) -> [f32; 4] {
+    let chunks = [ChunkRows { first_row: 0, rows: 2, start: 0, slot: 0, pages: &[] }];
+    let (vectors, positions) = ([1.0, 2.0, 3.0, 4.0], [[0; 4]; 2]);
+    let inputs = StepInputs { chunks: &chunks, tokens: &[], vectors: &vectors, positions: &positions, wanted: &[] };
+    stage.run(&inputs).unwrap();
+    let mut found = [0.0; 4];
+    stage.read(output, 0..2, &mut found).unwrap();
+    found
+}
+
+fn slice(rows: std::ops::Range<usize>) -> (Program, Buffer) {
+    program(weight("fused", WeightUse::Matrix, Some(rows)), 2)
+}
+
+#[test]
+fn weights_in_memory_are_shared_and_not_read_again() {
+    let (device, model) = (CpuDevice::new(2, None).unwrap(), model());
+    let load = |program: &Program, read: &mut u64| {
+        device.load(program.clone(), &model, MEMORY, &mut |bytes| *read += bytes).unwrap()
+    };
+    let ((one, output), (other, _)) = (slice(2..4), slice(4..6));
+    assert_eq!(device.keep(&one, &model).bytes(), 0, "nothing is there yet");
+    let mut read = 0;
+    let mut first = load(&one, &mut read);
+    let mut second = load(&one, &mut read);
+    assert_eq!(read, 48 + 8, "the second stage reads nothing");
+    assert_eq!(device.keep(&one, &model).bytes(), first.memory_use().weights);
+    assert_eq!(run(first.as_mut(), output), run(second.as_mut(), output));
+    // Other rows of the same tensor are other weights; the bias is the same.
+    assert_eq!(device.keep(&other, &model).bytes(), 8);
+    drop(first);
+    let expected = run(second.as_mut(), output);
+    drop(second);
+    assert_eq!(device.keep(&one, &model).bytes(), 0, "nobody has them any more");
+    let mut again = load(&one, &mut read);
+    assert_eq!((run(again.as_mut(), output), read), (expected, 2 * (48 + 8)));
+}
+
+#[test]
+fn kept_weights_outlive_their_stage_for_this_model_only() {
+    let (device, model) = (CpuDevice::new(1, None).unwrap(), model());
+    let (program, output) = slice(0..2);
+    let mut stage = device.load(program.clone(), &model, MEMORY, &mut |_| ()).unwrap();
+    let expected = run(stage.as_mut(), output);
+    let kept = device.keep(stage.program(), &model);
+    let weights = stage.memory_use().weights;
+    drop(stage);
+    assert_eq!((kept.bytes(), device.keep(&program, &model).bytes()), (weights, weights));
+    assert_eq!(device.keep(&program, &self::model()).bytes(), 0, "the same bytes of another file are not known");
+    let mut again = device.load(program.clone(), &model, MEMORY, &mut |_| panic!("everything is there")).unwrap();
+    assert_eq!(run(again.as_mut(), output), expected);
+    drop((kept, again));
+    assert_eq!(device.keep(&program, &model).bytes(), 0);
+}
+
 /// Experts whose gate and up rows are fused: each expert's rows are cut on their own.
 #[test]
 fn a_slice_of_fused_experts_is_cut_from_every_expert() {

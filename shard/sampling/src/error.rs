@@ -42,6 +42,12 @@ pub enum Error {
         /// How many.
         tokens: usize,
     },
+    /// A history whose positions do not ascend.
+    #[error("the history of tokens is out of order at position {position}")]
+    History {
+        /// Where.
+        position: u32,
+    },
     /// More log probabilities than are reported.
     #[error("{wanted} log probabilities per token are wanted, the limit is {limit}")]
     TooManyLogprobs {

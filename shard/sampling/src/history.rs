@@ -89,6 +89,16 @@ impl History {
         });
     }
 
+    /// The position of the first generated token, once known.
+    pub(crate) fn prompt_end(&self) -> Option<u32> {
+        self.prompt_end
+    }
+
+    /// All tokens and their positions, ascending.
+    pub(crate) fn tokens(&self) -> impl Iterator<Item = (u32, u32)> {
+        self.tokens.iter().map(|seen| (seen.position, seen.token))
+    }
+
     /// Applies the penalties to a row of logits.
     pub(crate) fn penalise(&self, logits: &mut [f32]) {
         for (&token, &count) in &self.counts {

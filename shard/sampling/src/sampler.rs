@@ -1,6 +1,6 @@
 //! One session's way from logits to a token.
 
-use paceline_proto::{SampledToken, SamplingSettings};
+use paceline_proto::{SampledToken, SamplerMemory, SamplingSettings};
 
 use crate::{
     Error, Result,
@@ -60,6 +60,35 @@ impl Sampler {
     /// `generated_from` on count as generated, although it will be shown them as input.
     pub fn resume(settings: SamplingSettings, vocabulary: usize, generated_from: u32) -> Result<Self> {
         Self::with_prompt_end(settings, vocabulary, Some(generated_from))
+    }
+
+    /// What this sampler remembers: enough for an equal one elsewhere.
+    pub fn memory(&self) -> SamplerMemory {
+        let history = self.history.as_ref();
+        SamplerMemory {
+            settings: self.settings.clone(),
+            generated_from: history.and_then(History::prompt_end),
+            tokens: history.map(|history| history.tokens().collect()).unwrap_or_default(),
+        }
+    }
+
+    /// A sampler that goes on where another one, whose memory this is, has stopped.
+    ///
+    /// # Errors
+    /// As for any settings and tokens; a memory comes from another process.
+    pub fn restore(memory: SamplerMemory, vocabulary: usize) -> Result<Self> {
+        let mut sampler = Self::with_prompt_end(memory.settings, vocabulary, memory.generated_from)?;
+        let mut last = None;
+        for (position, token) in memory.tokens {
+            check_token("the history", token, vocabulary)?;
+            if last.replace(position).is_some_and(|last| last >= position) {
+                return Err(Error::History { position });
+            }
+            if let Some(history) = &mut sampler.history {
+                history.push(position, token);
+            }
+        }
+        Ok(sampler)
     }
 
     fn with_prompt_end(settings: SamplingSettings, vocabulary: usize, prompt_end: Option<u32>) -> Result<Self> {

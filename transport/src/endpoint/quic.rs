@@ -19,8 +19,9 @@ use tokio::time::timeout;
 use super::{CONNECT_DEADLINE, HALF_OPEN, HELLO_DEADLINE, Shared, greeting, probe};
 use crate::hello::{Answer, Hello, Purpose, Refusal};
 use crate::identity::{Identity, data_client, data_server, named_node};
+use crate::memories::answer;
 use crate::remote::{QuicLink, Terms};
-use crate::{Error, LinkKey, LinkSettings, Result};
+use crate::{Error, LinkKey, LinkSettings, MoveKey, Result};
 
 /// The kernel's buffers: with its default, bursts of a few hundred kilobytes lose packets.
 const SOCKET_BYTES: usize = 8 << 20;
@@ -127,6 +128,7 @@ async fn serve(incoming: Incoming, permit: OwnedSemaphorePermit, shared: &Arc<Sh
     match guest.hello.purpose {
         Purpose::Link(key, settings) => link(guest, shared, &key, &settings).await,
         Purpose::Pieces => pieces(guest, permit, shared).await,
+        Purpose::Memories(key) => memories(guest, permit, shared, &key).await,
     }
 }
 
@@ -179,6 +181,19 @@ async fn pieces(mut guest: Guest, permit: OwnedSemaphorePermit, shared: &Arc<Sha
     greeting::answer(&mut guest.send, Answer::accept(shared.node)).await?;
     drop(permit);
     shared.pieces.answer_quic(&guest.connection).await;
+    Ok(())
+}
+
+async fn memories(mut guest: Guest, permit: OwnedSemaphorePermit, shared: &Arc<Shared>, key: &MoveKey) -> Result<()> {
+    let Ok(_taker) = shared.takers.clone().try_acquire_owned() else {
+        return Err(Error::greeting("too many nodes take memories"));
+    };
+    drop(permit);
+    let Some(source) = shared.gives.find(key).await else { return refuse(guest, shared, Refusal::NotGiven).await };
+    greeting::answer(&mut guest.send, Answer::accept(shared.node)).await?;
+    answer(source, &mut guest.receive, &mut guest.send).await?;
+    // Dropping the connection would drop what has not arrived yet.
+    let _ = timeout(CONNECT_DEADLINE, guest.send.stopped()).await;
     Ok(())
 }
 

@@ -13,8 +13,9 @@ use tokio::time::timeout;
 
 use super::{CONNECT_DEADLINE, HELLO_DEADLINE, Shared, greeting, probe};
 use crate::hello::{Answer, Hello, Purpose, Refusal};
+use crate::memories::answer;
 use crate::remote::{Terms, UnixLink};
-use crate::{Error, LinkKey, LinkSettings, Result, Target};
+use crate::{Error, LinkKey, LinkSettings, MoveKey, Result, Target};
 
 /// A listener and the user who may connect to it.
 pub(super) struct Listener {
@@ -101,6 +102,7 @@ async fn serve(mut stream: UnixStream, user: u32, permit: OwnedSemaphorePermit, 
     match hello.purpose {
         Purpose::Link(key, settings) => link(stream, shared, &hello, &key, &settings).await,
         Purpose::Pieces => pieces(stream, permit, shared).await,
+        Purpose::Memories(key) => memories(stream, permit, shared, &hello, &key).await,
     }
 }
 
@@ -137,6 +139,25 @@ async fn pieces(mut stream: UnixStream, permit: OwnedSemaphorePermit, shared: &A
         Err(Error::Closed) => Ok(()),
         answered => answered,
     }
+}
+
+async fn memories(
+    mut stream: UnixStream,
+    permit: OwnedSemaphorePermit,
+    shared: &Arc<Shared>,
+    hello: &Hello,
+    key: &MoveKey,
+) -> Result<()> {
+    let Ok(_taker) = shared.takers.clone().try_acquire_owned() else {
+        return Err(Error::greeting("too many nodes take memories"));
+    };
+    drop(permit);
+    let Some(source) = shared.gives.find(key).await else {
+        return refuse(stream, shared, hello, Refusal::NotGiven).await;
+    };
+    greeting::answer(&mut stream, Answer::accept(shared.node)).await?;
+    let (mut receive, mut send) = stream.split();
+    answer(source, &mut receive, &mut send).await
 }
 
 async fn refuse(mut stream: UnixStream, shared: &Arc<Shared>, hello: &Hello, refusal: Refusal) -> Result<()> {

@@ -5,9 +5,11 @@ use std::sync::Arc;
 use paceline_gguf::Gguf;
 
 use super::pool::Pool;
+use super::shelf::Shelf;
 use super::simd::Isa;
 use super::stage::CpuStage;
-use crate::device::{Description, Device, LoadedStage, MemorySpec};
+use super::weights::Loaded;
+use crate::device::{Description, Device, KeptWeights, LoadedStage, MemorySpec};
 use crate::program::Program;
 use crate::{Error, Result};
 
@@ -15,6 +17,7 @@ use crate::{Error, Result};
 pub struct CpuDevice {
     pub(super) pool: Arc<Pool>,
     pub(super) isa: Isa,
+    pub(super) shelf: Shelf,
 }
 
 impl CpuDevice {
@@ -25,7 +28,7 @@ impl CpuDevice {
     /// An instruction set that this host lacks; threads that the system does not grant.
     pub fn new(threads: usize, isa: Option<Isa>) -> Result<Self> {
         let isa = usable(isa)?;
-        Ok(Self { pool: Arc::new(Pool::new(threads)?), isa })
+        Ok(Self { pool: Arc::new(Pool::new(threads)?), isa, shelf: Shelf::default() })
     }
 
     /// Starts a device of one thread per core of `cores`, numbered as the system does, and keeps each on its core. The
@@ -35,7 +38,7 @@ impl CpuDevice {
     /// As [`CpuDevice::new`]. A core that the system refuses is no error: the thread then runs anywhere.
     pub fn on_cores(cores: &[usize], isa: Option<Isa>) -> Result<Self> {
         let isa = usable(isa)?;
-        Ok(Self { pool: Arc::new(Pool::on_cores(cores)?), isa })
+        Ok(Self { pool: Arc::new(Pool::on_cores(cores)?), isa, shelf: Shelf::default() })
     }
 }
 
@@ -57,6 +60,11 @@ impl Device for CpuDevice {
         Description { name: "cpu".to_owned(), detail: format!("{}, {threads} thread{plural}", self.isa) }
     }
 
+    fn keep(&self, program: &Program, model: &Arc<Gguf>) -> KeptWeights {
+        let found: Vec<Arc<Loaded>> = self.shelf.find(program, model).into_iter().flatten().collect();
+        KeptWeights::new(found.iter().map(|tensor| tensor.bytes()).sum(), found)
+    }
+
     fn load(
         &self,
         program: Program,
@@ -64,7 +72,6 @@ impl Device for CpuDevice {
         memory: MemorySpec,
         progress: &mut dyn FnMut(u64),
     ) -> Result<Box<dyn LoadedStage>> {
-        let pool = Arc::clone(&self.pool);
-        Ok(Box::new(CpuStage::load(program, model, memory, pool, self.isa, progress)?))
+        Ok(Box::new(CpuStage::load(self, program, model, memory, progress)?))
     }
 }

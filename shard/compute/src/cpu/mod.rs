@@ -14,6 +14,7 @@ mod ops;
 mod pages;
 mod pool;
 mod shared;
+mod shelf;
 mod stage;
 mod states;
 #[cfg(test)]

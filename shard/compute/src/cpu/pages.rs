@@ -79,6 +79,10 @@ impl Plane {
         with_stored!(&mut self.stored, rows => rows.copy_page(from, to));
     }
 
+    fn page_mut(&mut self, page: u32) -> Vec<&mut [u8]> {
+        with_stored!(&mut self.stored, rows => rows.page_mut(page))
+    }
+
     fn bytes(&self) -> u64 {
         with_stored!(&self.stored, rows => rows.bytes())
     }
@@ -109,6 +113,13 @@ impl PagedCache {
     pub(crate) fn copy_page(&mut self, from: u32, to: u32) {
         self.keys.copy_page(from, to);
         self.values.copy_page(from, to);
+    }
+
+    /// The bytes of a page as it is stored, piece by piece.
+    pub(crate) fn page_mut(&mut self, page: u32) -> Vec<&mut [u8]> {
+        let mut pieces = self.keys.page_mut(page);
+        pieces.extend(self.values.page_mut(page));
+        pieces
     }
 
     /// Bytes reserved.

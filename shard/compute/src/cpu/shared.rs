@@ -25,7 +25,7 @@ pub(crate) fn tell_of_huge_pages() {
     }
 }
 
-/// Numbers, and bundles of them, for which all bits zero is a value.
+/// Numbers, and bundles of them without padding, for which any bits are a value.
 pub(crate) trait Plain: Copy + Send + Sync + 'static {}
 
 impl Plain for u8 {}
@@ -84,6 +84,13 @@ impl<T: Plain> Shared<T> {
     pub(crate) fn all_mut(&mut self) -> &mut [T] {
         // SAFETY: `&mut self` excludes every other borrow, and the mapping holds `length` values.
         unsafe { std::slice::from_raw_parts_mut(self.pointer.as_ptr(), self.length) }
+    }
+
+    /// The bytes of a part, when no other thread can have any.
+    pub(crate) fn bytes_mut(&mut self, range: Range<usize>) -> &mut [u8] {
+        let part = &mut self.all_mut()[range];
+        // SAFETY: plain numbers have no padding, and whatever is written to their bytes is a number again.
+        unsafe { std::slice::from_raw_parts_mut(part.as_mut_ptr().cast(), size_of_val(part)) }
     }
 
     /// Where the values are; what is done with the pointer is up to its user.

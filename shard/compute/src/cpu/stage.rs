@@ -7,6 +7,7 @@ use std::time::Instant;
 use paceline_gguf::Gguf;
 
 use super::buffers::Rows;
+use super::device::CpuDevice;
 use super::inputs::{Checks, exists};
 use super::ops::{Fused, Limits, Prepared, Scratch, ScratchSize, Step, prepare};
 use super::pages::PagedCache;
@@ -15,9 +16,14 @@ use super::shared::tell_of_huge_pages;
 use super::simd::Isa;
 use super::states::Recurrent;
 use super::weights::{self, Loaded};
-use crate::device::{LoadedStage, MemoryOperation, MemorySpec, MemoryUse, OperationTime, ReadBuffer, StepInputs};
+use crate::device::{
+    LoadedStage, MemoryOperation, MemoryPart, MemorySpec, MemoryUse, OperationTime, ReadBuffer, StepInputs,
+};
 use crate::program::{Buffer, Op, Program, RowSpace, Weight};
 use crate::{Error, Result};
+
+/// How this device lays out pages and states; another number whenever that changes.
+const FORM: &str = "cpu 1";
 
 /// A loaded stage on the CPU.
 pub(super) struct CpuStage {
@@ -26,7 +32,7 @@ pub(super) struct CpuStage {
     single: Vec<Fused>,
     /// The same, fused.
     fused: Vec<Fused>,
-    weights: Vec<Loaded>,
+    weights: Vec<Arc<Loaded>>,
     buffers: Vec<Rows>,
     caches: Vec<PagedCache>,
     states: Vec<Recurrent>,
@@ -41,11 +47,10 @@ pub(super) struct CpuStage {
 
 impl CpuStage {
     pub(super) fn load(
+        device: &CpuDevice,
         program: Program,
         model: &Arc<Gguf>,
         memory: MemorySpec,
-        pool: Arc<Pool>,
-        isa: Isa,
         progress: &mut dyn FnMut(u64),
     ) -> Result<Self> {
         assert!(memory.page_tokens > 0, "a page holds at least one token");
@@ -58,16 +63,9 @@ impl CpuStage {
         let caches = caches.collect::<Result<Vec<_>>>()?;
         let states = program.states.iter().map(|spec| Recurrent::reserve(spec, memory.slots));
         let states = states.collect::<Result<Vec<_>>>()?;
-        let mut weights = Vec::with_capacity(program.weights.len());
-        for (index, spec) in program.weights.iter().enumerate() {
-            if let Some(next) = program.weights.get(index + 1) {
-                weights::read_ahead(next, model);
-            }
-            weights.push(Loaded::load(spec, model, &pool)?);
-            progress(model.tensor(&spec.tensor).map_or(0, |tensor| tensor.data.len() as u64));
-        }
+        let weights = load_weights(device, &program, model, progress)?;
         let Prepared { single, fused } = prepare(&program, &weights)?;
-        let limits = Limits { rows: memory.rows.max(memory.wanted), threads: pool.threads() };
+        let limits = Limits { rows: memory.rows.max(memory.wanted), threads: device.pool.threads() };
         let sizes = single.iter().chain(&fused).map(|fused| fused.operation.scratch(&limits));
         let scratch = Scratch::reserve(&sizes.fold(ScratchSize::default(), ScratchSize::max))?;
         let checks = Checks::new(&program, &memory, vocabulary(&program, &weights))?;
@@ -82,8 +80,8 @@ impl CpuStage {
             scratch,
             memory,
             checks,
-            pool,
-            isa,
+            pool: Arc::clone(&device.pool),
+            isa: device.isa,
             last: [0, 0],
         })
     }
@@ -137,6 +135,18 @@ impl CpuStage {
         unsafe { self.buffers[usize::from(buffer.0)].rows(rows) }
     }
 
+    /// A part of the memories as it is stored, piece by piece, which together have so many bytes.
+    fn part_mut(&mut self, part: MemoryPart, bytes: usize) -> Result<Vec<&mut [u8]>> {
+        let expected = self.part_bytes(part)?;
+        if bytes != expected {
+            return Err(Error::Inconsistent { what: "bytes of a part of the memories", found: bytes, expected });
+        }
+        Ok(match part {
+            MemoryPart::Page { cache, page } => self.caches[usize::from(cache.0)].page_mut(page),
+            MemoryPart::Slot { state, slot } => self.states[usize::from(state.0)].slot_mut(slot),
+        })
+    }
+
     /// Runs operations one by one from now on.
     #[cfg(test)]
     pub(super) fn unfuse(&mut self) {
@@ -175,7 +185,7 @@ impl LoadedStage for CpuStage {
     fn memory_use(&self) -> MemoryUse {
         let buffers: u64 = self.buffers.iter().map(Rows::bytes).sum();
         MemoryUse {
-            weights: self.weights.iter().map(Loaded::bytes).sum(),
+            weights: self.weights.iter().map(|tensor| tensor.bytes()).sum(),
             pages: self.caches.iter().map(PagedCache::bytes).sum(),
             states: self.states.iter().map(Recurrent::bytes).sum(),
             buffers: buffers + self.scratch.bytes() + self.checks.bytes(),
@@ -202,6 +212,47 @@ impl LoadedStage for CpuStage {
                 exists("page", to as usize, self.memory.pages)?;
                 self.caches.iter_mut().for_each(|cache| cache.copy_page(from, to));
             }
+        }
+        Ok(())
+    }
+
+    fn memory_form(&self) -> String {
+        let MemorySpec { page_tokens, key_type, value_type, .. } = self.memory;
+        // Kernels of all instruction sets read and write the same layout.
+        format!("{FORM}, pages of {page_tokens} tokens, keys {key_type}, values {value_type}")
+    }
+
+    fn part_bytes(&self, part: MemoryPart) -> Result<usize> {
+        let MemorySpec { pages, slots, .. } = self.memory;
+        let (bytes, count) = match part {
+            MemoryPart::Page { cache, page } => {
+                exists("attention layer", cache.0.into(), self.caches.len())?;
+                exists("page", page as usize, pages)?;
+                (self.caches[usize::from(cache.0)].bytes(), pages)
+            }
+            MemoryPart::Slot { state, slot } => {
+                exists("recurrent layer", state.0.into(), self.states.len())?;
+                exists("state slot", slot, slots)?;
+                (self.states[usize::from(state.0)].bytes(), slots)
+            }
+        };
+        Ok(bytes as usize / count)
+    }
+
+    fn read_part(&mut self, part: MemoryPart, mut into: &mut [u8]) -> Result<()> {
+        for piece in self.part_mut(part, into.len())? {
+            let (head, rest) = into.split_at_mut(piece.len());
+            head.copy_from_slice(piece);
+            into = rest;
+        }
+        Ok(())
+    }
+
+    fn write_part(&mut self, part: MemoryPart, mut from: &[u8]) -> Result<()> {
+        for piece in self.part_mut(part, from.len())? {
+            let (head, rest) = from.split_at(piece.len());
+            piece.copy_from_slice(head);
+            from = rest;
         }
         Ok(())
     }
@@ -250,8 +301,31 @@ impl LoadedStage for CpuStage {
     }
 }
 
+/// All tensors of a program: those that are in memory already, and the others, which are read.
+fn load_weights(
+    device: &CpuDevice,
+    program: &Program,
+    model: &Arc<Gguf>,
+    progress: &mut dyn FnMut(u64),
+) -> Result<Vec<Arc<Loaded>>> {
+    let mut found = device.shelf.find(program, model);
+    for (index, spec) in program.weights.iter().enumerate() {
+        if found[index].is_some() {
+            continue;
+        }
+        if let Some(next) = program.weights.get(index + 1).filter(|_| found[index + 1].is_none()) {
+            weights::read_ahead(next, model);
+        }
+        let tensor = Arc::new(Loaded::load(spec, model, &device.pool)?);
+        device.shelf.put(spec, model, &tensor);
+        found[index] = Some(tensor);
+        progress(model.tensor(&spec.tensor).map_or(0, |tensor| tensor.data.len() as u64));
+    }
+    Ok(found.into_iter().flatten().collect())
+}
+
 /// Rows of the embedding table, of a program that has one.
-fn vocabulary(program: &Program, weights: &[Loaded]) -> Option<usize> {
+fn vocabulary(program: &Program, weights: &[Arc<Loaded>]) -> Option<usize> {
     program.ops.iter().find_map(|recorded| match recorded.op {
         Op::Embed { table, .. } => Some(weights[table.0 as usize].shape()[1]),
         _ => None,

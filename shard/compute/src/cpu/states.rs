@@ -78,6 +78,12 @@ impl Recurrent {
         self.matrices.all_mut().copy_within(matrices, matrices_to);
     }
 
+    /// The bytes of a slot as it is stored, piece by piece.
+    pub(crate) fn slot_mut(&mut self, slot: usize) -> Vec<&mut [u8]> {
+        let (window, matrices) = (self.window_range(slot), self.matrix_range(slot));
+        vec![self.windows.bytes_mut(window), self.matrices.bytes_mut(matrices)]
+    }
+
     /// Bytes reserved.
     pub(crate) fn bytes(&self) -> u64 {
         self.windows.bytes() + self.matrices.bytes()

@@ -311,3 +311,60 @@ proptest! {
         }
     }
 }
+
+proptest! {
+    /// Wherever a sampler stops and is made again from its memory, every later token is the one it would have chosen.
+    #[test]
+    fn a_restored_sampler_goes_on_like_its_original(
+        seed: u64,
+        window in 0u32..9,
+        penalties in prop::array::uniform3(0usize..3),
+        prompt in prop::collection::vec(0u32..12, 0..20),
+        gap in 0u32..3,
+        stop in 0u32..12,
+    ) {
+        let of = |index: usize, values: [f32; 3]| values[penalties[index]];
+        let settings = SamplingSettings {
+            temperature: 0.8,
+            repetition_penalty: of(0, [1.0, 1.3, 0.7]),
+            frequency_penalty: of(1, [0.0, 0.4, -0.2]),
+            presence_penalty: of(2, [0.0, 0.3, 0.6]),
+            penalty_window: window,
+            logprobs: Some(3),
+            seed,
+            ..SamplingSettings::default()
+        };
+        let logits: Vec<f32> = (0..12).map(|token| (token * 5 % 12) as f32 * 0.3 - 1.0).collect();
+        // An image lies behind the prompt: positions without tokens.
+        let first = prompt.len() as u32 + gap;
+        let mut original = Sampler::resume(settings, 12, first).unwrap();
+        original.observe(0, &prompt).unwrap();
+        for position in first..first + stop {
+            token(&mut original, position, &logits);
+        }
+        let memory = original.memory();
+        let mut restored = Sampler::restore(memory.clone(), 12).unwrap();
+        prop_assert_eq!(restored.memory(), memory);
+        for position in first + stop..first + stop + 8 {
+            let [one, other] = [&mut original, &mut restored].map(|s| s.sample(position, &mut logits.clone()).unwrap());
+            prop_assert_eq!(one, other);
+        }
+    }
+}
+
+#[test]
+fn memories_that_no_sampler_has_are_refused() {
+    let settings = SamplingSettings { presence_penalty: 0.1, ..SamplingSettings::default() };
+    let memory = |tokens: &[(u32, u32)]| SamplerMemory {
+        settings: settings.clone(),
+        generated_from: Some(1),
+        tokens: tokens.to_vec(),
+    };
+    assert!(Sampler::restore(memory(&[(0, 3), (2, 3), (u32::MAX, 1)]), 4).is_ok());
+    let refused = |memory: SamplerMemory| Sampler::restore(memory, 4).err();
+    assert_eq!(refused(memory(&[(1, 0), (1, 0)])), Some(Error::History { position: 1 }));
+    assert_eq!(refused(memory(&[(2, 0), (1, 0)])), Some(Error::History { position: 1 }));
+    assert!(matches!(refused(memory(&[(0, 4)])), Some(Error::Token { token: 4, .. })));
+    let settings = SamplingSettings { top_p: 2.0, ..SamplingSettings::default() };
+    assert!(matches!(refused(SamplerMemory { settings, ..memory(&[]) }), Some(Error::Setting { .. })));
+}

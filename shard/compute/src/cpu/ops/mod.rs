@@ -27,6 +27,7 @@ mod vectors;
 pub(crate) use prepare::{Prepared, prepare};
 
 use std::ops::Range;
+use std::sync::Arc;
 
 use super::buffers::Rows;
 use super::linear::{PackedWeight, QuantizedBlock, RowPair};
@@ -125,7 +126,7 @@ pub(crate) struct Step<'a> {
     pub(crate) isa: Isa,
     pub(crate) inputs: &'a StepInputs<'a>,
     pub(crate) buffers: &'a [Rows],
-    pub(crate) weights: &'a [Loaded],
+    pub(crate) weights: &'a [Arc<Loaded>],
     pub(crate) caches: &'a [PagedCache],
     pub(crate) states: &'a [Recurrent],
     pub(crate) scratch: &'a Scratch,

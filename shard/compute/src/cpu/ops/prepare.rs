@@ -3,6 +3,8 @@
 mod fusion;
 mod shapes;
 
+use std::sync::Arc;
+
 use super::attention::Attention;
 use super::convolve::Convolve;
 use super::delta_rule::DeltaRule;
@@ -28,7 +30,7 @@ pub(crate) struct Prepared {
 }
 
 /// Checks a program and makes it ready.
-pub(crate) fn prepare(program: &Program, weights: &[Loaded]) -> Result<Prepared> {
+pub(crate) fn prepare(program: &Program, weights: &[Arc<Loaded>]) -> Result<Prepared> {
     let preparation = Preparation { program, weights };
     let single = |(index, recorded)| {
         let operation = preparation.operation(recorded)?;
@@ -40,7 +42,7 @@ pub(crate) fn prepare(program: &Program, weights: &[Loaded]) -> Result<Prepared>
 
 struct Preparation<'a> {
     program: &'a Program,
-    weights: &'a [Loaded],
+    weights: &'a [Arc<Loaded>],
 }
 
 impl Preparation<'_> {

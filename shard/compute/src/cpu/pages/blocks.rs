@@ -144,6 +144,13 @@ impl Blocks {
         self.scales.all_mut().copy_within(from * LANES..(from + page) * LANES, to * LANES);
     }
 
+    /// The bytes of a page: its codes, then its scales.
+    pub(super) fn page_mut(&mut self, page: u32) -> Vec<&mut [u8]> {
+        let panels = self.heads * self.sixteens * self.blocks;
+        let (first, end) = (page as usize * panels, (page as usize + 1) * panels);
+        vec![self.codes.bytes_mut(first * PANEL..end * PANEL), self.scales.bytes_mut(first * LANES..end * LANES)]
+    }
+
     pub(super) fn bytes(&self) -> u64 {
         self.codes.bytes() + self.scales.bytes()
     }
@@ -240,6 +247,26 @@ mod tests {
     fn rows_are_whole_blocks() {
         let error = Blocks::reserve(Content::Keys, 1, 1, 16, 48).err().unwrap();
         assert!(matches!(error, Error::PartialBlock { columns: 48, block: 32, .. }), "{error}");
+    }
+
+    #[test]
+    fn a_page_has_the_same_bytes_whatever_kernels_store_it() {
+        for content in [Content::Keys, Content::Values] {
+            let page = |isa: Isa| {
+                let mut blocks = Blocks::reserve(content, 2, 2, 20, 64).unwrap();
+                for (token, head) in (0..20).flat_map(|token| [(token, 0), (token, 1)]) {
+                    let row: Vec<f32> = (0..64).map(|at| ((at * 31 + token * 7 + head) % 97) as f32 - 48.3).collect();
+                    // SAFETY: one thread, no other borrow.
+                    unsafe { blocks.store(isa, 1, head, token, &row) };
+                }
+                blocks.page_mut(1).concat()
+            };
+            let expected = page(Isa::Scalar);
+            assert!(expected.iter().any(|byte| *byte != 0));
+            for isa in Isa::ALL.into_iter().filter(|isa| isa.is_available()) {
+                assert!(page(isa) == expected, "{content:?}, {isa}");
+            }
+        }
     }
 
     #[test]

@@ -97,6 +97,12 @@ impl<E: Element> Floats<E> {
         self.values.all_mut().copy_within(from, to as usize * page);
     }
 
+    /// The bytes of a page.
+    pub(super) fn page_mut(&mut self, page: u32) -> Vec<&mut [u8]> {
+        let values = self.heads * self.page_tokens * self.padded;
+        vec![self.values.bytes_mut(page as usize * values..(page as usize + 1) * values)]
+    }
+
     pub(super) fn bytes(&self) -> u64 {
         self.values.bytes()
     }

@@ -2,8 +2,8 @@
 
 use super::*;
 use crate::Error;
-use crate::device::MemoryOperation;
-use crate::program::{CacheSpec, Heads, Rope, RopeStyle, StateSpec};
+use crate::device::{MemoryOperation, MemoryPart};
+use crate::program::{Cache, CacheSpec, Heads, Rope, RopeStyle, State, StateSpec};
 
 /// A convolution and an attention whose keys and values are their inputs.
 fn fixture() -> (Fixture, [Buffer; 3]) {
@@ -76,6 +76,80 @@ fn copies_go_on_like_their_originals() {
     let original = read(&mut stage, &[convolved, output]);
     step(&mut stage, &fixture, 6..8, 1, &[0, 3]);
     assert_eq!(read(&mut stage, &[convolved, output]), original);
+}
+
+/// Moves a page or slot from one stage to another.
+fn carry(from: &mut CpuStage, to: &mut CpuStage, part: MemoryPart) {
+    let mut bytes = vec![0xa5; from.part_bytes(part).unwrap()];
+    from.read_part(part, &mut bytes).unwrap();
+    to.write_part(part, &bytes).unwrap();
+}
+
+#[test]
+fn memories_go_on_in_a_stage_of_any_kernels() {
+    let isas: Vec<Isa> = Isa::ALL.into_iter().filter(|isa| isa.is_available()).collect();
+    for kinds in [[KvType::F32, KvType::F16], [KvType::BF16, KvType::F32]] {
+        for (from, to) in isas.iter().flat_map(|from| isas.iter().map(move |to| (*from, *to))) {
+            let (mut fixture, [_, convolved, output]) = fixture();
+            fixture.kinds = kinds;
+            let (mut old, mut new) = (fixture.load(from, 2), fixture.load(to, 1));
+            assert_eq!(old.memory_form(), new.memory_form());
+            step(&mut old, &fixture, 0..6, 1, &[3, 1]);
+            for page in [1, 3] {
+                carry(&mut old, &mut new, MemoryPart::Page { cache: Cache(0), page });
+            }
+            carry(&mut old, &mut new, MemoryPart::Slot { state: State(0), slot: 1 });
+            step(&mut old, &fixture, 6..8, 1, &[3, 1]);
+            step(&mut new, &fixture, 6..8, 1, &[3, 1]);
+            let expected = read(&mut old, &[convolved, output]);
+            assert!(read(&mut new, &[convolved, output]) == expected, "{kinds:?} from {from} to {to}");
+        }
+    }
+}
+
+#[test]
+fn parts_are_all_of_the_memory_and_no_more() {
+    let (mut fixture, _) = fixture();
+    for kinds in [[KvType::F32; 2], [KvType::F16, KvType::BF16]] {
+        fixture.kinds = kinds;
+        let mut stage = fixture.load(Isa::detect(), 1);
+        let (pages, slots) = (fixture.memory().pages as u64, fixture.memory().slots as u64);
+        let (page, slot) = (
+            MemoryPart::Page { cache: Cache(0), page: pages as u32 - 1 },
+            MemoryPart::Slot { state: State(0), slot: slots as usize - 1 },
+        );
+        let used = stage.memory_use();
+        assert_eq!(stage.part_bytes(page).unwrap() as u64 * pages, used.pages);
+        assert_eq!(stage.part_bytes(slot).unwrap() as u64 * slots, used.states);
+        for part in [page, slot] {
+            let bytes = stage.part_bytes(part).unwrap();
+            for wrong in [0, bytes - 1, bytes + 1] {
+                assert!(matches!(stage.write_part(part, &vec![0; wrong]), Err(Error::Inconsistent { .. })));
+                assert!(matches!(stage.read_part(part, &mut vec![0; wrong]), Err(Error::Inconsistent { .. })));
+            }
+        }
+        for part in [
+            MemoryPart::Page { cache: Cache(0), page: pages as u32 },
+            MemoryPart::Page { cache: Cache(0), page: u32::MAX },
+            MemoryPart::Page { cache: Cache(1), page: 0 },
+            MemoryPart::Slot { state: State(0), slot: slots as usize },
+            MemoryPart::Slot { state: State(u16::MAX), slot: 0 },
+        ] {
+            assert!(matches!(stage.part_bytes(part), Err(Error::Unknown { .. })), "{part:?}");
+            assert!(matches!(stage.write_part(part, &[]), Err(Error::Unknown { .. })), "{part:?}");
+        }
+    }
+}
+
+#[test]
+fn other_layouts_have_other_forms() {
+    let (mut fixture, _) = fixture();
+    let form = |fixture: &Fixture| fixture.load(Isa::detect(), 1).memory_form();
+    let one = form(&fixture);
+    fixture.kinds = [KvType::F16, KvType::F32];
+    let other = form(&fixture);
+    fixture.page_tokens = 8;
+    assert!(one != other && other != form(&fixture) && one.starts_with("cpu"));
 }
 
 #[test]

@@ -15,7 +15,7 @@ use std::sync::Arc;
 use paceline_gguf::testing::GgufWriter;
 use paceline_gguf::{Gguf, KvType, TensorType};
 
-use super::pool::Pool;
+use super::device::CpuDevice;
 use super::simd::Isa;
 use super::stage::CpuStage;
 use crate::device::{ChunkRows, LoadedStage, MemorySpec, StepInputs};
@@ -138,8 +138,8 @@ impl Fixture {
     }
 
     fn load(&self, isa: Isa, threads: usize) -> CpuStage {
-        let pool = Arc::new(Pool::new(threads).unwrap());
-        CpuStage::load(self.program.clone(), &self.model(), self.memory(), pool, isa, &mut |_| ()).unwrap()
+        let device = CpuDevice::new(threads, Some(isa)).unwrap();
+        CpuStage::load(&device, self.program.clone(), &self.model(), self.memory(), &mut |_| ()).unwrap()
     }
 
     /// Runs all sessions and reads `outputs`: per session and output, all rows.

@@ -1,0 +1,48 @@
+//! Which tensors are in memory in the form that operations read, so that stages share them.
+//!
+//! The shelf owns nothing: a tensor stays as long as a stage, or whoever has been told to keep it, holds it.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+
+use paceline_gguf::Gguf;
+
+use super::weights::Loaded;
+use crate::program::{Program, WeightSpec};
+
+/// The tensors of all models that a device has in memory.
+#[derive(Default)]
+pub(super) struct Shelf(Mutex<HashMap<Key, Place>>);
+
+/// A model is known by where it lies in memory, which no other one can have while [`Place::_model`] is there.
+type Key = (usize, WeightSpec);
+
+struct Place {
+    tensor: Weak<Loaded>,
+    _model: Weak<Gguf>,
+}
+
+impl Shelf {
+    /// What is in memory of a program's weights, in their order.
+    pub(super) fn find(&self, program: &Program, model: &Arc<Gguf>) -> Vec<Option<Arc<Loaded>>> {
+        let places = self.places();
+        let find = |spec: &WeightSpec| places.get(&key(model, spec))?.tensor.upgrade();
+        program.weights.iter().map(find).collect()
+    }
+
+    /// Remembers a tensor that has been loaded, and forgets those that nobody has any more.
+    pub(super) fn put(&self, spec: &WeightSpec, model: &Arc<Gguf>, tensor: &Arc<Loaded>) {
+        let mut places = self.places();
+        places.retain(|_, place| place.tensor.strong_count() > 0);
+        places.insert(key(model, spec), Place { tensor: Arc::downgrade(tensor), _model: Arc::downgrade(model) });
+    }
+
+    fn places(&self) -> MutexGuard<'_, HashMap<Key, Place>> {
+        // The table is whole between any two calls, so a panic elsewhere cannot have broken it.
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+fn key(model: &Arc<Gguf>, spec: &WeightSpec) -> Key {
+    (Arc::as_ptr(model).addr(), spec.clone())
+}
