@@ -116,6 +116,7 @@ async fn serve(arguments: &CoordinatorArgs, parts: Parts) -> Result<()> {
         purpose,
         queue: arguments.api.queue,
         prefill_rows: arguments.prefill_chunk,
+        step_deadline: Duration::from_secs(arguments.step_deadline),
         activations: arguments.activations,
         link: arguments.link,
         overrides: model::overrides(&arguments.model),

@@ -63,12 +63,19 @@ pub enum Health {
         epoch: Epoch,
         /// What happened.
         reason: String,
+        /// A step does not come back: a stage hangs.
+        hangs: bool,
     },
 }
 
 impl Health {
     pub(crate) fn of(epoch: Epoch, broken: Option<&Loss>) -> Self {
-        broken.map_or(Self::Serving { epoch }, |loss| Self::Broken { epoch, reason: loss.to_string() })
+        let hangs = |loss: &Loss| matches!(loss, Loss::Overdue { .. });
+        broken.map_or(Self::Serving { epoch }, |loss| Self::Broken {
+            epoch,
+            reason: loss.to_string(),
+            hangs: hangs(loss),
+        })
     }
 
     /// The placement that it speaks of.

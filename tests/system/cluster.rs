@@ -247,7 +247,7 @@ fn a_lost_shard_is_replaced_and_the_service_returns() {
 }
 
 /// A long answer by chance, as a stream.
-fn long_answer(address: SocketAddr) -> BufReader<TcpStream> {
+pub(crate) fn long_answer(address: SocketAddr) -> BufReader<TcpStream> {
     let body = json!({
         "prompt": [5, 6, 7, 8, 9], "max_tokens": 600, "temperature": 1, "seed": 11, "presence_penalty": 0.1,
         "ignore_eos": true, "logprobs": 2, "return_token_ids": true, "stream": true,
@@ -259,7 +259,7 @@ fn long_answer(address: SocketAddr) -> BufReader<TcpStream> {
 }
 
 /// What a stream tells to its end, but for names and times: tokens, log probabilities, text and counts.
-fn told(begin: Vec<u8>, mut reader: BufReader<TcpStream>) -> Vec<Value> {
+pub(crate) fn told(begin: Vec<u8>, mut reader: BufReader<TcpStream>) -> Vec<Value> {
     let mut body = begin;
     while let Some(chunk) = http::read_chunk(&mut reader) {
         body.extend(chunk);

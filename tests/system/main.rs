@@ -10,6 +10,7 @@ mod commands;
 mod deployment;
 mod ending;
 mod exactness;
+mod hanging;
 mod http;
 mod leaving;
 mod logs;

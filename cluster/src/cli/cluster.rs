@@ -4,6 +4,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 
 use clap::{Args, Subcommand, ValueEnum};
+use paceline_core::limits::STEP_DEADLINE;
 use paceline_proto::Activations;
 
 use super::{ApiArgs, Isa, LayoutArgs, ModelArgs};
@@ -32,6 +33,9 @@ pub(crate) struct CoordinatorArgs {
     /// Rows of a prompt in one step.
     #[arg(long, default_value_t = 512, value_name = "TOKENS")]
     pub(crate) prefill_chunk: usize,
+    /// How long a step may be overdue before a stage counts as hung.
+    #[arg(long, default_value_t = STEP_DEADLINE.as_secs(), value_name = "SECONDS", value_parser = clap::value_parser!(u64).range(1..=86_400))]
+    pub(crate) step_deadline: u64,
     /// How activations travel between processes: f32 is exact, f16 is half as much, int8 a little over a quarter.
     #[arg(long, default_value = "f32", value_name = "TYPE")]
     pub(crate) activations: Activations,

@@ -12,7 +12,7 @@ use actix::{
     Actor, ActorFutureExt, Addr, AsyncContext, Context, Handler, Message, ResponseActFuture, StreamHandler, WrapFuture,
 };
 use paceline_api::{ClusterCard, NodeCard};
-use paceline_control::{Failed, Hello, Leave, Taken, ToShard, Welcome, from_shard, to_shard};
+use paceline_control::{Failed, Heartbeat, Hello, Leave, Taken, ToShard, Welcome, from_shard, to_shard};
 use paceline_coordinator::actor::Control;
 use paceline_coordinator::placement::Health;
 use paceline_coordinator::{Engine, Still};
@@ -72,6 +72,8 @@ pub(crate) struct Settings {
     pub(crate) queue: usize,
     /// Rows of a prompt in a step.
     pub(crate) prefill_rows: usize,
+    /// How long a step may be overdue.
+    pub(crate) step_deadline: Duration,
     pub(crate) activations: Activations,
     pub(crate) link: LinkChoice,
     pub(crate) overrides: Overrides,
@@ -234,7 +236,10 @@ impl ClusterActor {
 
     fn heard(&mut self, node: NodeId, message: from_shard::Message, context: &mut Context<Self>) {
         let event = match message {
-            from_shard::Message::Hello(_) | from_shard::Message::Heartbeat(_) => Event::Heard { node },
+            from_shard::Message::Hello(_) => Event::Heard { node },
+            from_shard::Message::Heartbeat(Heartbeat { epoch, steps, .. }) => {
+                Event::Ran { node, epoch: Epoch(epoch), steps }
+            }
             from_shard::Message::Leaving(_) => {
                 info!(%node, "a node wants to leave");
                 Event::Leaving { node }
@@ -292,8 +297,8 @@ impl Actor for ClusterActor {
 
 impl StreamHandler<Health> for ClusterActor {
     fn handle(&mut self, health: Health, context: &mut Self::Context) {
-        if let Health::Broken { epoch, reason } = health {
-            self.on(Event::Broken { epoch, reason }, context);
+        if let Health::Broken { epoch, reason, hangs } = health {
+            self.on(if hangs { Event::Hangs { epoch, reason } } else { Event::Broken { epoch, reason } }, context);
         }
     }
 

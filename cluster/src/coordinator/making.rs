@@ -71,7 +71,11 @@ impl Making {
         beside: Option<Epoch>,
         attendants: &Attendants,
     ) -> Self {
-        let limits = Limits { queue: settings.queue, ..layout::limits(&placement, Some(settings.prefill_rows)) };
+        let limits = Limits {
+            queue: settings.queue,
+            step_deadline: Some(settings.step_deadline),
+            ..layout::limits(&placement, Some(settings.prefill_rows))
+        };
         let secrets = (0..=row.len()).map(|_| Uuid::new_v4().into_bytes()).collect();
         let activations = placement.step_rows as u64 * settings.offer.width as u64 * 4;
         let cards = placement.stages.iter().enumerate();

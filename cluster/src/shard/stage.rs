@@ -230,7 +230,7 @@ impl Workshop {
 
 /// Starts the stage's actor and thread between its links.
 fn start(stage: SharedStage, from: LinkReceiver, to: LinkSender, epoch: Epoch, outbox: &Outbox) -> Running {
-    let (closer, counters) = (from.closer(), from.counters());
+    let (closer, counters) = (from.closer(), to.counters());
     let (to, replies): (Option<Box<_>>, Box<dyn ReplySender>) = if stage.place().last {
         (None, Box::new(to))
     } else {

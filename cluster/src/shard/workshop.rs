@@ -73,7 +73,7 @@ impl Workshop {
         Self(Arc::new(Inner { device, weights, endpoint, held, kept }))
     }
 
-    /// The newest placement that is worked for, and how many steps of it have come.
+    /// The newest placement that is worked for, and how many steps of it are finished.
     pub(super) fn progress(&self) -> (Epoch, u64) {
         let held = self.held();
         let runs = held.iter().rev().find_map(|held| Some((held.epoch, held.running.get()?.counters.frames())));

@@ -150,7 +150,12 @@ impl Membership {
             Event::Failed { node, epoch, reason } => self.stage_failed(node, epoch, &reason, now, actions),
             Event::Released { node, epoch } => self.released(node, epoch, now),
             Event::Left { node, reason } => self.remove(node, &reason, now, actions),
-            Event::Broken { epoch, reason } => self.broken(epoch, &reason, now, actions),
+            Event::Broken { epoch, reason } => self.broken(epoch, None, &reason, now, actions),
+            Event::Hangs { epoch, reason } => self.hangs(epoch, &reason, now, actions),
+            Event::Ran { node, epoch, steps } => {
+                self.hear(node, now);
+                self.with_row(epoch, |row| row.ran(node, steps));
+            }
             Event::Scale { ticket, change } => self.scale(ticket, change, now, actions),
             Event::Leaving { node } => self.wants_to_leave(node, now),
             Event::Still { epoch } => self.still(epoch, now, actions),
@@ -224,13 +229,25 @@ impl Membership {
         self.end(epoch, stage, reason, now, actions);
     }
 
-    fn broken(&mut self, epoch: Epoch, reason: &str, now: Duration, actions: &mut Vec<Action>) {
+    /// A stage hangs. Its node does not let go, so it is not used again before it answers, and at last expelled.
+    fn hangs(&mut self, epoch: Epoch, reason: &str, now: Duration, actions: &mut Vec<Action>) {
+        let stage = self.row_of(epoch).map(|row| row.hanging());
+        let reason =
+            stage.map_or(reason.to_owned(), |stage| format!("{reason}; stage {stage} is the first that stands still"));
+        let node = self.row_of(epoch).zip(stage).and_then(|(row, stage)| row.nodes().nth(stage));
+        if let Some(node) = node.and_then(|node| self.nodes.get_mut(&node)) {
+            node.held_off = now + HOLD_OFF;
+        }
+        self.broken(epoch, stage, &reason, now, actions);
+    }
+
+    fn broken(&mut self, epoch: Epoch, stage: Option<usize>, reason: &str, now: Duration, actions: &mut Vec<Action>) {
         if self.row.as_ref().is_some_and(|row| row.epoch == epoch) {
             let soon = now.saturating_sub(self.placed) < SOON;
             self.broken_soon = if soon { (self.broken_soon + 1).min(MOST_PAUSES) } else { 0 };
             self.not_before = now + PAUSE * self.broken_soon;
         }
-        self.end(epoch, None, reason, now, actions);
+        self.end(epoch, stage, reason, now, actions);
     }
 
     fn released(&mut self, node: NodeId, epoch: Epoch, now: Duration) {

@@ -151,7 +151,7 @@ fn whoever_places_learns_that_the_row_broke_and_mends_it() {
         let running = engine.generate(request(1000)).await.expect("admitted");
         let broken = health_is(&control, |health| !health.is_serving()).await;
         assert!(
-            matches!(&broken, Health::Broken { epoch: Epoch(1), reason } if reason.contains("played")),
+            matches!(&broken, Health::Broken { epoch: Epoch(1), reason, .. } if reason.contains("played")),
             "{broken:?}"
         );
         let refused = engine.generate(request(5)).await.expect_err("the row is broken");
@@ -177,7 +177,7 @@ fn whoever_places_learns_that_the_row_broke_and_mends_it() {
         control.replace(row).await.expect("a placement that can run");
         let broken = health_is(&control, |health| !health.is_serving()).await;
         assert!(
-            matches!(&broken, Health::Broken { epoch: Epoch(4), reason } if reason.contains("ended")),
+            matches!(&broken, Health::Broken { epoch: Epoch(4), reason, .. } if reason.contains("ended")),
             "{broken:?}"
         );
     });

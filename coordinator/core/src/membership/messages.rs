@@ -81,6 +81,22 @@ pub enum Event {
         /// What is known of it.
         reason: String,
     },
+    /// A step of the row does not come back, as seen by the coordinator: one of the stages hangs.
+    Hangs {
+        /// Which placement.
+        epoch: Epoch,
+        /// What is known of it.
+        reason: String,
+    },
+    /// A node's stage has finished so many steps.
+    Ran {
+        /// Which.
+        node: NodeId,
+        /// Of which placement.
+        epoch: Epoch,
+        /// Since it is in force.
+        steps: u64,
+    },
     /// The row is to be another one.
     Scale {
         /// Of whoever asks.

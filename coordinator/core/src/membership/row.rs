@@ -21,6 +21,8 @@ pub(super) struct Stage {
     pub(super) plan: StagePlan,
     loaded: bool,
     linked: bool,
+    /// Steps that it has finished, by its last heartbeat.
+    steps: u64,
     /// When it last came forward.
     since: Duration,
 }
@@ -43,6 +45,7 @@ impl Row {
             plan: plan.clone(),
             loaded: false,
             linked: false,
+            steps: 0,
             since: now,
         };
         let stages = nodes.iter().zip(&placement.stages).map(stage).collect();
@@ -82,6 +85,18 @@ impl Row {
         if let Some(stage) = self.find(node) {
             stage.linked = true;
         }
+    }
+
+    pub(super) fn ran(&mut self, node: NodeId, steps: u64) {
+        if let Some(stage) = self.find(node) {
+            stage.steps = steps;
+        }
+    }
+
+    /// The stage at which steps stand still: the first that has finished fewer than the one before it, or the head,
+    /// before which there is none.
+    pub(super) fn hanging(&self) -> usize {
+        self.stages.windows(2).position(|pair| pair[1].steps < pair[0].steps).map_or(0, |before| before + 1)
     }
 
     pub(super) fn ready(&mut self) {

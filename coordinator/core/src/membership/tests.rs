@@ -218,6 +218,35 @@ fn a_failed_stage_is_held_off_before_it_is_tried_again() {
 }
 
 #[test]
+fn a_stage_that_hangs_is_found_by_its_steps_and_not_used_again_until_it_lets_go() {
+    for (steps, stage) in [([8, 8, 8], 0), ([10, 8, 8], 1), ([10, 10, 8], 2)] {
+        let mut world = World::new(3);
+        world.join(1);
+        world.join(2);
+        let (epoch, row) = row_of(&world.join(3));
+        world.serve(&row, epoch);
+        world.join(4);
+        for (node, steps) in row.iter().zip(steps) {
+            world.on(Event::Ran { node: *node, epoch, steps });
+        }
+        let actions = world.on(Event::Hangs { epoch, reason: "step 8 is late".into() });
+        let reason = format!("step 8 is late; stage {stage} is the first that stands still");
+        assert_eq!(actions[0], Action::Over { epoch, stage: Some(stage), reason });
+        let hangs = row[stage];
+        for node in row.iter().filter(|node| **node != hangs) {
+            world.on(Event::Released { node: *node, epoch });
+        }
+        let (_, next) = row_of(&world.pass(PAUSE, &[1, 2, 3, 4]));
+        assert!(!next.contains(&hangs), "{next:?}");
+        let actions = world.pass(RELEASE_DEADLINE, &[1, 2, 3, 4]);
+        assert!(
+            actions.iter().any(|action| matches!(action, Action::Expel { node, .. } if *node == hangs)),
+            "{actions:?}"
+        );
+    }
+}
+
+#[test]
 fn what_cannot_be_placed_is_said_once_until_the_nodes_change() {
     let mut world = World::new(1);
     let poor = Box::new(DeviceSpec { memory_bytes: 0, ..*device(1) });
@@ -293,7 +322,7 @@ proptest! {
     /// Whatever nodes say and however they come and go: epochs only grow, a node holds a stage of one row at a time,
     /// and nothing is served before everyone is loaded and linked.
     #[test]
-    fn rows_come_into_force_in_order(script in prop::collection::vec((0_u8..9, 1_u128..5, 0_u64..3), 1..200)) {
+    fn rows_come_into_force_in_order(script in prop::collection::vec((0_u8..11, 1_u128..5, 0_u64..3), 1..200)) {
         let mut world = World::new(2);
         let mut newest = Epoch(0);
         let mut holds: BTreeMap<NodeId, Epoch> = BTreeMap::new();
@@ -316,6 +345,8 @@ proptest! {
                 5 => Event::Failed { node, epoch, reason: "failed".into() },
                 6 => Event::Released { node, epoch },
                 7 => Event::Broken { epoch, reason: "broken".into() },
+                8 => Event::Hangs { epoch, reason: "late".into() },
+                9 => Event::Ran { node, epoch, steps: back },
                 _ => Event::Heard { node },
             };
             if let Event::Failed { node, epoch, .. } | Event::Released { node, epoch } = &event
