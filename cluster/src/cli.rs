@@ -1,6 +1,7 @@
 //! The command line. Every flag is also a key of `--config FILE.toml` (see [`crate::config`]).
 
 mod cluster;
+mod scale;
 mod simulate;
 mod status;
 
@@ -12,6 +13,7 @@ use paceline_core::planner::{DeviceGroup, LinkSpeed, Targets};
 use paceline_gguf::KvType;
 
 pub(crate) use cluster::{CoordinatorArgs, LinkChoice, ShardArgs, TokenArgs, TokenCommand};
+pub(crate) use scale::{DrainArgs, RebalanceArgs, ScaleArgs, ServiceArgs};
 pub(crate) use simulate::{HardwareArgs, PlacesArgs, SimulateArgs};
 pub(crate) use status::{ServerArgs, StatusArgs, TopArgs};
 
@@ -28,6 +30,31 @@ pub(crate) struct Cli {
     /// Read flags from this file; flags on the command line win.
     #[arg(long, value_name = "FILE", global = true)]
     pub(crate) config: Option<PathBuf>,
+    #[command(flatten)]
+    pub(crate) log: LogArgs,
+}
+
+/// What becomes of the log.
+#[derive(Debug, Clone, Args)]
+pub(crate) struct LogArgs {
+    /// Write the log into files in this folder as well, one a day, with more than the terminal shows.
+    #[arg(long, value_name = "FOLDER", global = true)]
+    pub(crate) log_dir: Option<PathBuf>,
+    /// How many days' files are kept.
+    #[arg(long, default_value_t = 14, value_name = "DAYS", global = true, value_parser = clap::value_parser!(u16).range(1..=3650))]
+    pub(crate) log_keep: u16,
+    /// How lines of the log are written, on the terminal and in files.
+    #[arg(long, default_value = "text", value_name = "FORMAT", global = true)]
+    pub(crate) log_format: LogFormat,
+}
+
+/// How lines of the log are written.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum LogFormat {
+    /// For people.
+    Text,
+    /// One JSON object a line.
+    Json,
 }
 
 /// The commands.
@@ -45,6 +72,12 @@ pub(crate) enum Command {
     Status(StatusArgs),
     /// Show a running service on the whole terminal, second by second.
     Top(TopArgs),
+    /// Add nodes to a running row, drain them, or remove them, while it answers.
+    Scale(ScaleArgs),
+    /// The same as scale drain.
+    Drain(DrainArgs),
+    /// Place the layers of a running row anew, with what is known of nodes and links by now.
+    Rebalance(RebalanceArgs),
     /// Print one answer.
     Run(RunArgs),
     /// Say what a model needs and where its layers would go, without loading it.
@@ -53,6 +86,27 @@ pub(crate) enum Command {
     Simulate(Box<SimulateArgs>),
     /// Measure prefill and decode.
     Bench(BenchArgs),
+}
+
+impl Command {
+    /// As it is called.
+    pub(crate) fn name(&self) -> &'static str {
+        match self {
+            Self::Serve(_) => "serve",
+            Self::Coordinator(_) => "coordinator",
+            Self::Shard(_) => "shard",
+            Self::Token(_) => "token",
+            Self::Status(_) => "status",
+            Self::Top(_) => "top",
+            Self::Scale(_) => "scale",
+            Self::Drain(_) => "drain",
+            Self::Rebalance(_) => "rebalance",
+            Self::Run(_) => "run",
+            Self::Plan(_) => "plan",
+            Self::Simulate(_) => "simulate",
+            Self::Bench(_) => "bench",
+        }
+    }
 }
 
 /// Which model.
@@ -150,7 +204,7 @@ pub(crate) struct ServeArgs {
 /// How requests are answered.
 #[derive(Debug, Clone, Args)]
 pub(crate) struct ApiArgs {
-    /// Address to listen on; anything but loopback needs --api-key.
+    /// Address to listen on; anything but loopback needs --api-key or --api-key-file.
     #[arg(long, default_value = "127.0.0.1")]
     pub(crate) host: IpAddr,
     /// Port to listen on; 0 for a free one.
@@ -162,6 +216,9 @@ pub(crate) struct ApiArgs {
     /// A key that requests must carry; several are allowed.
     #[arg(long, value_name = "KEY", value_delimiter = ',', env = "PACELINE_API_KEY", hide_env_values = true)]
     pub(crate) api_key: Vec<String>,
+    /// A file with such keys, one a line.
+    #[arg(long, value_name = "FILE")]
+    pub(crate) api_key_file: Option<PathBuf>,
     /// A chat template instead of the model's.
     #[arg(long, value_name = "FILE")]
     pub(crate) chat_template: Option<PathBuf>,
@@ -170,7 +227,7 @@ pub(crate) struct ApiArgs {
     pub(crate) queue: usize,
     /// Seconds that running answers have to finish at shutdown.
     #[arg(long, default_value_t = 30, value_name = "SECONDS")]
-    pub(crate) drain: u64,
+    pub(crate) drain_timeout: u64,
 }
 
 /// `paceline run`.

@@ -1,19 +1,25 @@
 //! `paceline coordinator`: waits for shards, cuts the model over them, and answers requests over HTTP.
 //!
-//! [`actor`] carries out what the membership decides; [`placing`] is where the layers go, [`making`] a row on its way into
-//! force, and [`offer`] the model as shards get it.
+//! [`actor`] knows who is here, [`rows`] carries out what the membership decides, and [`scaling`] is how people change the
+//! row; [`placing`] is where the layers go, [`making`] a row on its way into force, [`handing`] what moves from one row to
+//! the next, and [`offer`] the model as shards get it.
 
 pub(crate) mod actor;
+mod handing;
 mod making;
 mod offer;
 mod placing;
+mod rows;
+mod scaling;
 
 use std::io::Write;
 use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
 use std::path::Path;
 use std::sync::Arc;
+use std::time::Duration;
 
 use anyhow::{Context, Result, anyhow, ensure};
+use paceline_api::ClusterCard;
 use paceline_control::control_server::ControlServer;
 use paceline_coordinator::Service;
 use paceline_core::membership::Membership;
@@ -26,12 +32,17 @@ use tokio::sync::{mpsc, watch};
 use tokio_rustls::TlsAcceptor;
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::transport::Server;
+use tracing::info;
 
 use crate::cli::CoordinatorArgs;
-use crate::control::{listener, service};
-use crate::http::{Http, Signals};
+use crate::control::{PROGRAM, listener, service};
+use crate::http::Http;
+use crate::shutdown::Signals;
+use crate::state::keeper::Keeper;
+use crate::state::store::{Purpose, Store};
 use crate::state::{State, Tokens, replace};
-use crate::{host, layout, model, row};
+use crate::supervisor::Supervisor;
+use crate::{host, layout, leftovers, model, row};
 use actor::Settings;
 use offer::Offer;
 
@@ -42,17 +53,32 @@ const STREAMS: u32 = 8;
 /// Connections to the control plane that wait to be served.
 const BACKLOG: usize = 16;
 
+/// What a coordinator is made of, read and checked before anybody can reach it.
+struct Parts {
+    state: State,
+    authority: Arc<Authority>,
+    identity: Identity,
+    store: Store,
+    gguf: Arc<Gguf>,
+    offer: Offer,
+    http: Http,
+    supervisor: Supervisor,
+}
+
 /// Serves the model from the shards that join, until a signal comes.
 pub(crate) fn coordinator(arguments: &CoordinatorArgs) -> Result<()> {
+    let supervisor = Supervisor::of_environment()?;
     let listener = Http::listen(&arguments.api)?;
     let state = State::open(arguments.state.folder.as_deref())?;
     let authority = Arc::new(state.authority()?);
     let identity = state.identity(&authority)?;
+    let store = state.store()?;
     let gguf = model::open(&arguments.model)?;
     check_shards(&gguf, arguments.layout.shards)?;
     let offer = Offer::of(&gguf, arguments.model.model.as_deref(), &state.subfolder("hashes"))?;
     let http = Http::new(listener, &arguments.api, &gguf)?;
-    row::system()?.block_on(serve(arguments, &state, authority, identity, &gguf, offer, http))
+    let parts = Parts { state, authority, identity, store, gguf, offer, http, supervisor };
+    row::system()?.block_on(serve(arguments, parts))
 }
 
 /// Told before anybody joins.
@@ -62,39 +88,32 @@ fn check_shards(gguf: &Gguf, shards: usize) -> Result<()> {
     Ok(())
 }
 
-async fn serve(
-    arguments: &CoordinatorArgs,
-    state: &State,
-    authority: Arc<Authority>,
-    identity: Identity,
-    gguf: &Arc<Gguf>,
-    offer: Offer,
-    http: Http,
-) -> Result<()> {
+async fn serve(arguments: &CoordinatorArgs, parts: Parts) -> Result<()> {
+    let Parts { state, authority, identity, store, gguf, offer, http, supervisor } = parts;
     let control = TcpListener::bind(arguments.control).await;
     let control = control.with_context(|| format!("cannot listen on {}", arguments.control))?;
     let address = control.local_addr().context("the control plane's socket has no address")?;
-    let endpoint = endpoint(arguments, state, &identity, address).await?;
+    let endpoint = endpoint(arguments, &state, &identity, address).await?;
     endpoint.serve_pieces(offer.pieces());
     let tokens = state.tokens();
-    let service = text_side(arguments, gguf)?;
+    let service = text_side(arguments, &gguf)?;
     let (engine, engine_control) = paceline_coordinator::actor::start(service, None);
-    let links = placing::Links::default();
-    let (nodes, seen) = watch::channel(Vec::new());
-    let http = http.with_nodes(seen);
-    let shape = ModelShape::read(gguf)?;
-    let wishes = layout::wishes(&shape, &arguments.model, &arguments.layout, Some(arguments.prefill_chunk))?;
-    let plan = placing::plan(shape, wishes, links.clone());
+    let (card, seen) = watch::channel(ClusterCard::default());
+    let links = placing::Links::new(store.links()?);
+    let (membership, purpose) = membership(arguments, &gguf, &offer, &store, &links)?;
+    let keeper = Keeper::start(store)?;
     let cluster = actor::start(Settings {
-        membership: Membership::new(arguments.layout.shards, plan),
+        membership,
         identity: identity.clone(),
         endpoint: endpoint.clone(),
         offer,
         links,
-        nodes,
+        card,
         engine: engine.clone(),
         control: engine_control.clone(),
         tokens: tokens.clone(),
+        keeper: keeper.clone(),
+        purpose,
         queue: arguments.api.queue,
         prefill_rows: arguments.prefill_chunk,
         activations: arguments.activations,
@@ -103,20 +122,43 @@ async fn serve(
         advertise: arguments.advertise.as_deref().and_then(advertised),
         api: http.address()?,
     });
-    let service = service::Service { authority: Arc::clone(&authority), cluster };
+    let http = http.of_cluster(seen, Arc::new(cluster.clone()));
+    let service = service::Service { authority: Arc::clone(&authority), cluster: cluster.clone() };
     let mut serving =
         tokio::spawn(serve_control(control, control_acceptor(&identity, &tokens)?, tokens.clone(), service));
     announce(arguments, &tokens, &authority, address)?;
-    let drain_timeout = http.drain_timeout();
+    let alive = || async { engine.status().await.is_ok() && cluster.is_alive().await };
+    let ending = cluster.clone();
+    let end = async move { ending.end().await };
     let served = tokio::select! {
-        served = http.serve(engine, engine_control.clone(), Signals::new()?) => served,
+        served = http.serve(engine.clone(), engine_control, Signals::new()?, &supervisor, end) => served,
         _ = &mut serving => Err(anyhow!("the control plane has ended, and no shard could join any more")),
+        () = supervisor.watch(alive) => Ok(()),
     };
-    // Running answers have had their time; the shards see their streams end and release what they hold.
-    let stopped = tokio::time::timeout(drain_timeout, engine_control.stop()).await;
+    // The shards know already: they release what they hold, and join again when a coordinator is back.
     serving.abort();
     endpoint.close().await;
-    served.and(stopped.context("the coordinator did not end in time"))
+    keeper.close().await;
+    served
+}
+
+/// Who belongs to the cluster, as far as it is known from the life before, and what rows are made for.
+fn membership(
+    arguments: &CoordinatorArgs,
+    gguf: &Gguf,
+    offer: &Offer,
+    store: &Store,
+    links: &placing::Links,
+) -> Result<(Membership, Purpose)> {
+    let shape = ModelShape::read(gguf)?;
+    let wishes = layout::wishes(&shape, &arguments.model, &arguments.layout, Some(arguments.prefill_chunk))?;
+    let purpose = Purpose { program: PROGRAM.to_owned(), model: offer.model, wishes: format!("{wishes:?}") };
+    let remembered = store.remembered(&purpose)?;
+    if let Some(row) = &remembered.row {
+        info!(nodes = row.nodes().len(), epoch = %remembered.epoch, "the nodes of the row before are waited for");
+    }
+    let planner = placing::Placing { shape, wishes, links: links.clone() };
+    Ok((Membership::new(arguments.layout.shards, Box::new(planner)).remembering(remembered), purpose))
 }
 
 async fn endpoint(
@@ -128,6 +170,8 @@ async fn endpoint(
     // With a free port for the control plane, as tests have it, the data endpoint takes a free one too.
     let port = if arguments.control.port() == 0 { 0 } else { DATA_PORT };
     let data = arguments.data.unwrap_or_else(|| SocketAddr::new(control.ip(), port));
+    // Only one coordinator has the folder, so none of them is about to be used.
+    leftovers::remove(&state.subfolder(""), "data-", Duration::ZERO).await;
     let unix = state.subfolder(&format!("data-{}.sock", std::process::id()));
     let endpoint = Endpoint::bind(identity.clone(), data, Some(&unix)).await;
     endpoint.with_context(|| format!("cannot open the data endpoint at {data} (UDP)"))

@@ -1,26 +1,33 @@
-//! The HTTP side of a process that answers requests: its socket, its settings, and how it ends.
+//! The HTTP side of a process that answers requests: its socket and its settings.
 
-use std::net::{SocketAddr, TcpListener};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener};
+use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use metrics_exporter_prometheus::PrometheusBuilder;
-use paceline_api::{ApiConfig, ApiKeys, Defaults, NodeCard};
+use paceline_api::{ApiConfig, ApiKeys, ClusterCard, Defaults, Scaling};
 use paceline_coordinator::actor::Control;
 use paceline_coordinator::{Engine, Generate, Update};
 use paceline_gguf::Gguf;
 use paceline_proto::SamplingSettings;
-use tokio::signal::unix::{Signal, SignalKind, signal};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
 use tokio::sync::watch;
-use tracing::info;
+use tokio::time::timeout;
 
 use crate::cli::ApiArgs;
-use crate::host;
+use crate::supervisor::Supervisor;
+use crate::{host, shutdown};
+
+/// The server answers within this time, once it runs.
+const ANSWER: Duration = Duration::from_secs(30);
 
 /// A socket that listens, and how its requests are answered.
 pub(crate) struct Http {
     listener: TcpListener,
     config: ApiConfig,
+    drain_timeout: Duration,
 }
 
 impl Http {
@@ -33,12 +40,13 @@ impl Http {
 
     /// With the settings that the model's makers recommend.
     pub(crate) fn new(listener: TcpListener, arguments: &ApiArgs, gguf: &Gguf) -> Result<Self> {
-        Ok(Self { listener, config: api_config(arguments, gguf)? })
+        let config = api_config(arguments, gguf)?;
+        Ok(Self { listener, config, drain_timeout: Duration::from_secs(arguments.drain_timeout) })
     }
 
-    /// Tells the nodes of a cluster in the status.
-    pub(crate) fn with_nodes(mut self, nodes: watch::Receiver<Vec<NodeCard>>) -> Self {
-        self.config.nodes = Some(nodes);
+    /// Tells of a cluster in the status, and lets people change its row.
+    pub(crate) fn of_cluster(mut self, cluster: watch::Receiver<ClusterCard>, scaling: Arc<dyn Scaling>) -> Self {
+        (self.config.cluster, self.config.scaling) = (Some(cluster), Some(scaling));
         self
     }
 
@@ -47,24 +55,57 @@ impl Http {
         self.listener.local_addr().context("the socket has no address")
     }
 
-    /// How long running answers may take to end at shutdown.
-    pub(crate) fn drain_timeout(&self) -> Duration {
-        self.config.shutdown_timeout
+    /// Answers requests until a signal comes and the service has ended in its [three phases](shutdown::phases), the last
+    /// of which begins with `end`. The supervisor is told when the first request was answered.
+    pub(crate) async fn serve(
+        self,
+        engine: Engine,
+        control: Control,
+        signals: shutdown::Signals,
+        supervisor: &Supervisor,
+        end: impl Future<Output = ()> + Send + 'static,
+    ) -> Result<()> {
+        let address = self.address()?;
+        let following = supervisor.follow(control.health());
+        let ending = shutdown::phases(signals, control, self.drain_timeout, supervisor.clone(), end);
+        let serving = paceline_api::serve(engine, self.config, self.listener, ending);
+        let answering = async {
+            if !supervisor.is_there() {
+                return std::future::pending().await;
+            }
+            timeout(ANSWER, answers(address)).await.context("the HTTP server does not answer")??;
+            supervisor.ready(&format!("listening on http://{address}"));
+            following.await;
+            Ok(())
+        };
+        tokio::select! {
+            served = serving => served.context("the HTTP server failed"),
+            ended = answering => ended,
+        }
     }
+}
 
-    /// Answers requests until a signal comes and running answers have had their time.
-    pub(crate) async fn serve(self, engine: Engine, control: Control, signals: Signals) -> Result<()> {
-        let shutdown = shutdown(control, signals);
-        paceline_api::serve(engine, self.config, self.listener, shutdown).await.context("the HTTP server failed")
+/// Ready when the server has answered a request.
+async fn answers(mut address: SocketAddr) -> Result<()> {
+    match address.ip() {
+        IpAddr::V4(ip) if ip.is_unspecified() => address.set_ip(Ipv4Addr::LOCALHOST.into()),
+        IpAddr::V6(ip) if ip.is_unspecified() => address.set_ip(Ipv6Addr::LOCALHOST.into()),
+        _ => {}
     }
+    let asking = async {
+        let mut stream = TcpStream::connect(address).await?;
+        stream.write_all(b"GET /health HTTP/1.1\r\nhost: paceline\r\nconnection: close\r\n\r\n").await?;
+        stream.read_u8().await
+    };
+    asking.await.map(|_| ()).with_context(|| format!("nothing answers at {address}"))
 }
 
 /// An address that others can reach needs a key.
 fn check_exposure(arguments: &ApiArgs) -> Result<()> {
     let host = arguments.host;
     ensure!(
-        host.is_loopback() || !arguments.api_key.is_empty(),
-        "--host {host} can be reached from outside: give a key with --api-key, or listen on 127.0.0.1"
+        host.is_loopback() || !arguments.api_key.is_empty() || arguments.api_key_file.is_some(),
+        "--host {host} can be reached from outside: give a key with --api-key or --api-key-file, or listen on 127.0.0.1"
     );
     Ok(())
 }
@@ -72,13 +113,28 @@ fn check_exposure(arguments: &ApiArgs) -> Result<()> {
 fn api_config(arguments: &ApiArgs, gguf: &Gguf) -> Result<ApiConfig> {
     let metrics = PrometheusBuilder::new().install_recorder().context("cannot set up metrics")?;
     Ok(ApiConfig {
-        api_keys: ApiKeys::new(&arguments.api_key),
+        api_keys: ApiKeys::new(api_keys(arguments)?),
         defaults: recommended_sampling(gguf)?,
-        shutdown_timeout: Duration::from_secs(arguments.drain),
+        // Answers have ended by then; what is left of them is read, or never.
+        shutdown_timeout: shutdown::FLUSH,
         workers: host::cores().clamp(1, 4),
         metrics: Some(metrics),
         ..ApiConfig::default()
     })
+}
+
+/// The keys of the command line and those of the file, one a line.
+fn api_keys(arguments: &ApiArgs) -> Result<Vec<String>> {
+    let mut keys = arguments.api_key.clone();
+    if let Some(path) = &arguments.api_key_file {
+        let text = std::fs::read_to_string(path);
+        let text = text.with_context(|| format!("cannot read the keys in {}", path.display()))?;
+        let lines = text.lines().map(str::trim).filter(|line| !line.is_empty());
+        let before = keys.len();
+        keys.extend(lines.map(str::to_owned));
+        ensure!(keys.len() > before, "there is no key in {}", path.display());
+    }
+    Ok(keys)
 }
 
 /// The settings that the model's makers recommend, where its file carries them.
@@ -113,39 +169,4 @@ pub(crate) async fn warm_up(engine: &Engine) -> Result<()> {
         }
     }
     Ok(())
-}
-
-/// SIGINT and SIGTERM.
-pub(crate) struct Signals {
-    interrupt: Signal,
-    terminate: Signal,
-}
-
-impl Signals {
-    /// Listens from now on.
-    pub(crate) fn new() -> Result<Self> {
-        Ok(Self {
-            interrupt: signal(SignalKind::interrupt()).context("cannot listen for SIGINT")?,
-            terminate: signal(SignalKind::terminate()).context("cannot listen for SIGTERM")?,
-        })
-    }
-
-    /// Waits for the next of either.
-    pub(crate) async fn next(&mut self) {
-        tokio::select! {
-            _ = self.interrupt.recv() => {}
-            _ = self.terminate.recv() => {}
-        }
-    }
-}
-
-/// Ready at the first signal, when nobody new is admitted any more; a second one ends the process.
-async fn shutdown(control: Control, mut signals: Signals) {
-    signals.next().await;
-    info!("shutting down: running answers may finish; a second signal ends them");
-    tokio::spawn(async move { control.drain().await });
-    tokio::spawn(async move {
-        signals.next().await;
-        std::process::exit(130);
-    });
 }

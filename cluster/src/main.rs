@@ -8,20 +8,27 @@ mod cli;
 mod config;
 mod control;
 mod coordinator;
+#[cfg(test)]
+mod deployed;
 mod host;
 mod http;
 mod layout;
+mod leftovers;
 mod link;
+mod log;
 mod model;
 mod pieces;
 mod plan;
 mod row;
 mod run;
+mod scale;
 mod serve;
 mod shard;
+mod shutdown;
 mod simulate;
 mod state;
 mod status;
+mod supervisor;
 mod text;
 mod token;
 mod top;
@@ -30,9 +37,10 @@ use std::io::Write;
 use std::process::ExitCode;
 
 use clap::Parser;
-use tracing_subscriber::EnvFilter;
+use paceline_api::ScaleAction;
+use tracing::info;
 
-use crate::cli::{Cli, Command};
+use crate::cli::{Cli, Command, DrainArgs, ScaleArgs};
 
 fn main() -> ExitCode {
     match start() {
@@ -54,29 +62,29 @@ fn start() -> anyhow::Result<ExitCode> {
             return Ok(if error.use_stderr() { ExitCode::from(2) } else { ExitCode::SUCCESS });
         }
     };
-    log(cli.verbose);
-    match cli.command {
-        Command::Serve(arguments) => serve::serve(&arguments)?,
-        Command::Coordinator(arguments) => coordinator::coordinator(&arguments)?,
-        Command::Shard(arguments) => shard::shard(&arguments)?,
-        Command::Token(arguments) => token::token(&arguments)?,
-        Command::Status(arguments) => status::status(&arguments)?,
-        Command::Top(arguments) => top::top(&arguments)?,
-        Command::Run(arguments) => run::run(arguments)?,
-        Command::Plan(arguments) => plan::plan(&arguments)?,
-        Command::Simulate(arguments) => simulate::simulate(&arguments)?,
-        Command::Bench(arguments) => bench::bench(&arguments)?,
+    // Files are complete when it is dropped.
+    let _log = log::start(&cli.log, cli.verbose, cli.command.name())?;
+    let ended = carry_out(cli.command);
+    if let Err(error) = &ended {
+        info!("the program ends: {error:#}");
     }
-    Ok(ExitCode::SUCCESS)
+    ended.map(|()| ExitCode::SUCCESS)
 }
 
-/// Logs to standard error: warnings only, unless asked for more, by `-v` or in the environment.
-fn log(verbose: u8) {
-    let level = match verbose {
-        0 => "warn",
-        1 => "info,paceline=debug,paceline_coordinator=debug,paceline_shard=debug,paceline_api=debug",
-        _ => "info,paceline=trace,paceline_coordinator=trace,paceline_shard=trace,paceline_api=trace",
-    };
-    let filter = EnvFilter::try_from_env("PACELINE_LOG").unwrap_or_else(|_| EnvFilter::new(level));
-    tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).init();
+fn carry_out(command: Command) -> anyhow::Result<()> {
+    match command {
+        Command::Serve(arguments) => serve::serve(&arguments),
+        Command::Coordinator(arguments) => coordinator::coordinator(&arguments),
+        Command::Shard(arguments) => shard::shard(&arguments),
+        Command::Token(arguments) => token::token(&arguments),
+        Command::Status(arguments) => status::status(&arguments),
+        Command::Top(arguments) => top::top(&arguments),
+        Command::Scale(ScaleArgs { action, nodes, service }) => scale::change(action.action(), nodes, &service),
+        Command::Drain(DrainArgs { nodes, service }) => scale::change(ScaleAction::Drain, nodes, &service),
+        Command::Rebalance(arguments) => scale::change(ScaleAction::Rebalance, Vec::new(), &arguments.service),
+        Command::Run(arguments) => run::run(arguments),
+        Command::Plan(arguments) => plan::plan(&arguments),
+        Command::Simulate(arguments) => simulate::simulate(&arguments),
+        Command::Bench(arguments) => bench::bench(&arguments),
+    }
 }

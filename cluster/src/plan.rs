@@ -51,7 +51,7 @@ fn described(gguf: &Gguf, arguments: &PlanArgs) -> Result<Placement> {
 /// On the nodes of a running coordinator, as if they did nothing yet.
 fn live(gguf: &Gguf, arguments: &PlanArgs, url: &str) -> Result<Placement> {
     let server = ServerArgs { url: url.to_owned(), api_key: arguments.api_key.clone() };
-    let nodes = Server::new(&server)?.status()?.nodes;
+    let nodes = Server::new(&server)?.status()?.cluster.nodes;
     ensure!(!nodes.is_empty(), "no shards have joined the service at {url}");
     place(gguf, arguments, &Cluster::new(nodes.into_iter().map(device).collect()))
 }

@@ -244,7 +244,7 @@ impl Loaded {
             Placed {
                 epoch: Epoch::default(),
                 // Nobody places another row in its stead.
-                limits: Limits { restore_deadline: Duration::ZERO, ..plan.limits },
+                limits: Limits { restore_deadline: Duration::ZERO, step_deadline: None, ..plan.limits },
                 head: Box::new(head),
                 replies: from_row,
                 shards: Box::new(LocalShards(shards)),

@@ -5,12 +5,15 @@ use std::io::Write;
 use anyhow::{Context, Result};
 
 use crate::cli::ServeArgs;
-use crate::http::{self, Http, Signals};
+use crate::http::{self, Http};
 use crate::row::{self, Loaded};
+use crate::shutdown::{STOP, Signals};
+use crate::supervisor::Supervisor;
 use crate::{layout, model, text};
 
 /// Loads the model and serves it until a signal comes.
 pub(crate) fn serve(arguments: &ServeArgs) -> Result<()> {
+    let supervisor = Supervisor::of_environment()?;
     let listener = Http::listen(&arguments.api)?;
     let gguf = model::open(&arguments.model)?;
     let mut plan = layout::plan(&gguf, &arguments.model, &arguments.layout, Some(&arguments.compute))?;
@@ -22,19 +25,26 @@ pub(crate) fn serve(arguments: &ServeArgs) -> Result<()> {
     }
     let http = Http::new(listener, &arguments.api, &gguf)?;
     let loaded = row::load(plan)?;
-    row::system()?.block_on(serve_until_signal(loaded, http))
+    row::system()?.block_on(serve_until_signal(loaded, http, supervisor))
 }
 
-async fn serve_until_signal(loaded: Loaded, http: Http) -> Result<()> {
+async fn serve_until_signal(loaded: Loaded, http: Http, supervisor: Supervisor) -> Result<()> {
     let cards = loaded.cards.clone();
-    let (address, drain_timeout) = (http.address()?, http.drain_timeout());
+    let address = http.address()?;
     let running = loaded.start()?;
     http::warm_up(&running.engine).await?;
     let signals = Signals::new()?;
     let ready = text::ready(&running.engine.model(), &cards, address);
     std::io::stderr().write_all(ready.as_bytes()).context("cannot write to standard error")?;
-    http.serve(running.engine.clone(), running.control.clone(), signals).await?;
-    // The server has given running answers their time; what is left has no reader.
-    let stopped = tokio::time::timeout(drain_timeout, running.stop()).await;
-    stopped.context("a stage did not end in time")
+    let (engine, control) = (running.engine.clone(), running.control.clone());
+    let end = {
+        let control = control.clone();
+        async move { control.stop().await }
+    };
+    let alive = || async { engine.status().await.is_ok() };
+    tokio::select! {
+        served = http.serve(engine.clone(), control, signals, &supervisor, end) => served?,
+        () = supervisor.watch(alive) => {}
+    }
+    tokio::time::timeout(STOP, running.stop()).await.context("a stage did not end in time")
 }

@@ -8,6 +8,7 @@ mod attendance;
 mod fetch;
 mod moving;
 mod order;
+mod pauses;
 mod stage;
 #[cfg(test)]
 mod tests;
@@ -34,16 +35,18 @@ use tracing::{info, warn};
 
 use crate::cli::ShardArgs;
 use crate::control::{PROGRAM, client};
-use crate::http::Signals;
 use crate::pieces::Pieces;
-use crate::{host, link, row};
+use crate::shutdown::Signals;
+use crate::supervisor::Supervisor;
+use crate::{host, leftovers, link, row};
 use attendance::Ended;
 use fetch::Weights;
+use pauses::Pauses;
 use workshop::Workshop;
 
-/// How long to wait before joining again, at first and at most.
-const FIRST_PAUSE: Duration = Duration::from_millis(500);
-const LONGEST_PAUSE: Duration = Duration::from_secs(15);
+/// So often in a row a newcomer's connection is ended without an answer before it takes that for one: a coordinator that
+/// is killed does not come back so fast.
+const DROPS: u32 = 3;
 /// How long a stage has to end when the shard leaves.
 const LEAVE: Duration = Duration::from_secs(3);
 /// Memory left to everything that is not planned.
@@ -57,18 +60,32 @@ pub(crate) fn shard(arguments: &ShardArgs) -> Result<()> {
     let token = token(arguments)?;
     let device = device(arguments)?;
     let own = own_device(arguments, &device)?;
+    let supervisor = Supervisor::of_environment()?;
     let system = row::system()?;
-    let ended = system.block_on(run(arguments, token, device, own));
+    let ended = system.block_on(async {
+        // Pings come from the task that does the work: they end when the actors' thread hangs.
+        tokio::select! {
+            ended = run(arguments, token, device, own, &supervisor) => ended,
+            () = supervisor.watch(async || true) => Ok(()),
+        }
+    });
     // Dropping the runtime would wait for a model that is still being hashed or loaded.
     std::mem::forget(system);
     ended
 }
 
-async fn run(arguments: &ShardArgs, token: JoinToken, device: CpuDevice, own: Device) -> Result<()> {
+async fn run(
+    arguments: &ShardArgs,
+    token: JoinToken,
+    device: CpuDevice,
+    own: Device,
+    supervisor: &Supervisor,
+) -> Result<()> {
     let mut signals = Signals::new()?;
+    supervisor.ready(&format!("waiting for the coordinator at {}", token.address));
     let joining = async {
-        let identity = client::enroll(&token).await?;
-        Member::new(arguments, token.address.clone(), identity, device, own).await
+        let (identity, local) = enroll(&token).await?;
+        Member::new(arguments, token.address.clone(), identity, local, device, own, supervisor.clone()).await
     };
     let member = tokio::select! {
         () = signals.next() => return Ok(()),
@@ -78,6 +95,7 @@ async fn run(arguments: &ShardArgs, token: JoinToken, device: CpuDevice, own: De
         let mut staying = pin!(member.stay());
         tokio::select! {
             () = signals.next() => {
+                supervisor.stopping("leaving: this shard's work goes to others");
                 let time = Duration::from_secs(arguments.drain_timeout);
                 tokio::select! {
                     () = signals.next() => Ok(()),
@@ -101,6 +119,36 @@ async fn run(arguments: &ShardArgs, token: JoinToken, device: CpuDevice, own: De
     ended
 }
 
+/// Gets a certificate, and learns which address of this host reaches the coordinator. One that is not there is waited
+/// for; only its refusal is final.
+async fn enroll(token: &JoinToken) -> Result<(Identity, IpAddr)> {
+    let (mut pauses, mut drops) = (Pauses::new(), 0);
+    loop {
+        let enrolled = async {
+            let identity = client::enroll(token).await?;
+            let local = client::attend(&token.address, &identity).await?.local;
+            Ok((identity, local.ip()))
+        };
+        match enrolled.await {
+            Ok(enrolled) => return Ok(enrolled),
+            Err(error) if client::is_final(&error) => return Err(error),
+            Err(error) if client::was_dropped(&error) && drops + 1 == DROPS => {
+                return Err(error.context("is the token unknown to the coordinator, or revoked?"));
+            }
+            Err(error) => {
+                drops = if client::was_dropped(&error) { drops + 1 } else { 0 };
+                pause(&mut pauses, &error).await;
+            }
+        }
+    }
+}
+
+async fn pause(pauses: &mut Pauses, error: &anyhow::Error) {
+    let pause = pauses.next();
+    warn!("cannot join: {error:#}; trying again in {:.1} s", pause.as_secs_f32());
+    tokio::time::sleep(pause).await;
+}
+
 /// A node of a cluster.
 struct Member {
     address: String,
@@ -108,6 +156,7 @@ struct Member {
     endpoint: Endpoint,
     hello: Hello,
     workshop: Workshop,
+    supervisor: Supervisor,
     /// True when this node wants to end.
     leaving: watch::Sender<bool>,
 }
@@ -117,12 +166,13 @@ impl Member {
         arguments: &ShardArgs,
         address: String,
         identity: Identity,
+        local: IpAddr,
         device: CpuDevice,
         own: Device,
+        supervisor: Supervisor,
     ) -> Result<Self> {
-        let local = client::attend(&address, &identity).await?.local;
-        let udp = arguments.data.unwrap_or_else(|| SocketAddr::new(local.ip(), 0));
-        let unix = socket_path(identity.node())?;
+        let udp = arguments.data.unwrap_or_else(|| SocketAddr::new(local, 0));
+        let unix = socket_path(identity.node()).await;
         let endpoint = Endpoint::bind(identity.clone(), udp, Some(&unix)).await;
         let endpoint = endpoint.with_context(|| format!("cannot open the data endpoint at {udp} (UDP)"))?;
         let hello = Hello {
@@ -131,7 +181,7 @@ impl Member {
             host: host::name(),
             boot: link::boot().to_owned(),
             device: Some(own),
-            data: data_addresses(endpoint.udp_address(), local.ip(), arguments.advertise),
+            data: data_addresses(endpoint.udp_address(), local, arguments.advertise),
             unix: unix.to_string_lossy().into_owned(),
             standby: arguments.standby,
         };
@@ -148,7 +198,8 @@ impl Member {
             opened: Mutex::default(),
         };
         let workshop = Workshop::new(device, weights, endpoint.clone());
-        Ok(Self { address, identity, endpoint, hello, workshop, leaving: watch::Sender::new(false) })
+        let leaving = watch::Sender::new(false);
+        Ok(Self { address, identity, endpoint, hello, workshop, supervisor, leaving })
     }
 
     /// Asks the coordinator to move this node's work to others, and waits no longer than this. Without work there is
@@ -166,8 +217,9 @@ impl Member {
     /// Attends again and again; ends only when the coordinator does not want this node, or no more when it wants to
     /// leave itself.
     async fn stay(&self) -> Result<()> {
-        let mut pause = FIRST_PAUSE;
+        let mut pauses = Pauses::new();
         loop {
+            self.supervisor.status(&format!("joining the coordinator at {}", self.address));
             let ended = attendance::attend(self).await;
             self.workshop.release_all().await;
             if *self.leaving.borrow() {
@@ -176,13 +228,13 @@ impl Member {
             match ended {
                 Ok(Ended::Sent(reason)) => bail!("the coordinator sent this shard away: {reason}"),
                 Ok(Ended::Lost(reason)) => {
-                    warn!(reason, "the coordinator is lost; joining again");
-                    pause = FIRST_PAUSE;
+                    pauses = Pauses::new();
+                    let pause = pauses.next();
+                    warn!(reason, "the coordinator is lost; joining again in {:.1} s", pause.as_secs_f32());
+                    tokio::time::sleep(pause).await;
                 }
-                Err(error) => warn!("cannot join: {error:#}; trying again in {} s", pause.as_secs_f32()),
+                Err(error) => pause(&mut pauses, &error).await,
             }
-            tokio::time::sleep(pause).await;
-            pause = (pause * 2).min(LONGEST_PAUSE);
         }
     }
 }
@@ -263,10 +315,11 @@ fn data_addresses(bound: SocketAddr, local: IpAddr, advertised: Option<IpAddr>) 
 }
 
 /// A socket's path may have about a hundred characters, so it lies in a folder with a short name.
-fn socket_path(node: NodeId) -> Result<PathBuf> {
+async fn socket_path(node: NodeId) -> PathBuf {
     let folder = std::env::var_os("XDG_RUNTIME_DIR").map_or_else(std::env::temp_dir, PathBuf::from);
     let folder = if folder.is_dir() { folder } else { std::env::temp_dir() };
-    Ok(folder.join(format!("paceline-{}.sock", node.0.simple())))
+    leftovers::remove(&folder, "paceline-", leftovers::YOUNG).await;
+    folder.join(format!("paceline-{}.sock", node.0.simple()))
 }
 
 fn cache_folder(folder: Option<&Path>) -> Result<PathBuf> {

@@ -1,6 +1,10 @@
-//! The coordinator's folder: what must outlive it. The cluster's authority, its own name, and the join tokens.
+//! The coordinator's folder: what must outlive it. The cluster's authority, its own name, the join tokens, and the
+//! [`store`] of what it knows of its cluster.
 //!
 //! Whoever can read the folder can join the cluster as anyone, so it is its owner's alone.
+
+pub(crate) mod keeper;
+pub(crate) mod store;
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -17,6 +21,8 @@ use paceline_transport::identity::{Authority, Identity, JoinToken, NodeKey, Role
 use serde::{Deserialize, Serialize};
 use tracing::warn;
 use uuid::Uuid;
+
+use store::Store;
 
 /// The label of the token that a coordinator prints when it starts.
 const USUAL: &str = "usual";
@@ -59,6 +65,11 @@ impl State {
     /// A folder inside it.
     pub(crate) fn subfolder(&self, name: &str) -> PathBuf {
         self.folder.join(name)
+    }
+
+    /// What the coordinator knows of its cluster. Only one process at a time can open it.
+    pub(crate) fn store(&self) -> Result<Store> {
+        Store::open(&self.folder)
     }
 
     /// The cluster's authority, made at the first start.

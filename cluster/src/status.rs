@@ -49,7 +49,11 @@ impl View {
 
 /// Prints a table, or all figures as JSON.
 pub(crate) fn status(arguments: &StatusArgs) -> Result<()> {
-    let view = View::take(&Server::new(&arguments.server)?)?;
+    let server = Server::new(&arguments.server)?;
+    if arguments.live {
+        return server.live();
+    }
+    let view = View::take(&server)?;
     let mut output = std::io::stdout();
     if arguments.json {
         serde_json::to_writer_pretty(&mut output, &view)?;

@@ -52,6 +52,11 @@ pub(crate) fn bytes(count: u64) -> String {
     )
 }
 
+/// Texts come from other hosts: none may steer the terminal.
+pub(crate) fn printable(text: &str) -> String {
+    text.chars().map(|character| if character.is_control() { '?' } else { character }).collect()
+}
+
 /// Large counts for people: `5.8 M`.
 fn count(number: u64) -> String {
     let units = [("B", 1e9), ("M", 1e6), ("k", 1e3)];

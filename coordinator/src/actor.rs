@@ -24,11 +24,14 @@ use uuid::Uuid;
 
 use crate::engine::{Answer, Engine, Generate, Generation, ModelCard, Sessions, Status, Update};
 use crate::error::{Error, Result};
+use crate::metrics;
 pub use crate::placement::actor::Control;
 use crate::placement::actor::GetStatus;
 use crate::placement::{Health, Placed, Service, Shards, StageCard};
 use crate::session::actor::{SessionActor, Times, ToSession};
 use crate::session::outbox::{Outbox, UPDATES};
+use crate::switching::Still;
+use crate::switching::actor::Holding;
 
 /// Messages per session that may wait in the coordinator's mailbox: a wish, its opening, perhaps again, and its leaving.
 const MESSAGES_PER_SESSION: usize = 4;
@@ -43,6 +46,8 @@ pub struct CoordinatorActor {
     /// Placed in the beginning, until the actor runs.
     first: Option<Placed>,
     pub(crate) row: Option<Row>,
+    /// While no steps are sent because another row is to take over.
+    pub(crate) holding: Option<Holding>,
     health: watch::Sender<Health>,
     sessions: HashMap<SessionId, Addr<SessionActor>>,
     pub(crate) begun: Instant,
@@ -92,6 +97,7 @@ impl CoordinatorActor {
             card,
             first: placed,
             row: None,
+            holding: None,
             health: watch::Sender::new(Health::of(epoch, core.broken())),
             core,
             sessions: HashMap::new(),
@@ -107,6 +113,7 @@ impl CoordinatorActor {
 
     /// Takes over a placement's links. Those of the one before are dropped, and with them what is still under way.
     pub(crate) fn install(&mut self, placed: Placed, context: &mut Context<Self>) {
+        self.holding = None;
         self.card.send_replace(Arc::new(placed.card(&self.service.model)));
         // Those who are here may be more than a smaller placement has room for.
         let sessions = self.sessions.len() + placed.limits.slots + placed.limits.queue;
@@ -127,6 +134,9 @@ impl CoordinatorActor {
             self.core.on(event, self.begun.elapsed(), &mut actions);
             events.extend(actions.drain(..).filter_map(|action| self.perform(action)));
             self.actions = actions;
+        }
+        if self.core.broken().is_some() {
+            self.holding = None;
         }
         self.set_tick(context);
         self.report_health();
@@ -153,7 +163,14 @@ impl CoordinatorActor {
         match action {
             Action::Send { step, rows } => self.send(step, &rows),
             Action::Opened { session } => self.tell(session, SessionEvent::Opened),
-            Action::Interrupted { session } => self.tell(session, SessionEvent::Interrupted),
+            Action::Still { pages, slots } => {
+                self.is_still(Still { pages, slots });
+                None
+            }
+            Action::Interrupted { session } => {
+                metrics::interrupted();
+                self.tell(session, SessionEvent::Interrupted)
+            }
             Action::Outcome { session, outcome, position } => {
                 self.tell(session, SessionEvent::Outcome { outcome, position })
             }
@@ -199,11 +216,12 @@ impl CoordinatorActor {
         Some(Event::Leave { session })
     }
 
-    /// Asks to be woken when the core says so.
+    /// Asks to be woken when the core says so. One that comes too early does no harm, so that the deadline of a step, which
+    /// moves with every step, costs nothing.
     fn set_tick(&mut self, context: &mut Context<Self>) {
         let now = self.begun.elapsed();
         let deadline = self.core.deadline(now);
-        if self.tick.as_ref().map(|(at, _)| *at) == deadline {
+        if self.tick.as_ref().is_some_and(|(at, _)| deadline.is_none_or(|deadline| *at <= deadline)) {
             return;
         }
         if let Some((_, handle)) = self.tick.take() {

@@ -10,6 +10,7 @@ pub mod metrics;
 pub mod placement;
 mod session;
 mod status;
+mod switching;
 pub mod testing;
 
 pub use engine::{
@@ -18,3 +19,4 @@ pub use engine::{
 };
 pub use error::{Error, Result};
 pub use placement::{Health, LinkCard, Placed, PlacementError, Service, Shards, StageCard};
+pub use switching::Still;

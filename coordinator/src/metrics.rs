@@ -1,5 +1,7 @@
 //! What the actors measure, by name.
 
+use std::time::Duration;
+
 use metrics::{counter, histogram};
 
 use crate::engine::{Timings, Usage};
@@ -14,6 +16,41 @@ pub const TOKEN_GAP_SECONDS: &str = "paceline_token_gap_seconds";
 pub const PROMPT_TOKENS: &str = "paceline_prompt_tokens_total";
 /// Tokens generated in answers.
 pub const COMPLETION_TOKENS: &str = "paceline_completion_tokens_total";
+
+/// Rows that took the place of another, by the way in which sessions came to them.
+pub const ROW_SWITCHES: &str = "paceline_row_switches_total";
+/// Seconds in which no step was sent because another row was to take over.
+pub const SWITCH_PAUSE_SECONDS: &str = "paceline_switch_pause_seconds";
+/// Sessions whose row was over while they ran.
+pub const INTERRUPTED: &str = "paceline_sessions_interrupted_total";
+
+/// How sessions come from one row to the next.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Way {
+    /// Their memory went there.
+    Moved,
+    /// They read all their tokens again.
+    Replayed,
+    /// Not at all: the old row went on.
+    RolledBack,
+}
+
+pub(crate) fn row_switched(way: Way) {
+    let way = match way {
+        Way::Moved => "moved",
+        Way::Replayed => "replayed",
+        Way::RolledBack => "rolled_back",
+    };
+    counter!(ROW_SWITCHES, "way" => way).increment(1);
+}
+
+pub(crate) fn paused(pause: Duration) {
+    histogram!(SWITCH_PAUSE_SECONDS).record(pause.as_secs_f64());
+}
+
+pub(crate) fn interrupted() {
+    counter!(INTERRUPTED).increment(1);
+}
 
 pub(crate) fn first_token(timings: Timings) {
     histogram!(QUEUED_SECONDS).record(timings.queued.as_secs_f64());

@@ -26,7 +26,8 @@ pub struct Service {
     pub template: Option<Arc<ChatTemplate>>,
 }
 
-/// A row of loaded stages, linked and ready for its first step, which is step 0.
+/// A row of loaded stages, linked and ready for its first step: step 0, or the one after the last step of the row that
+/// it takes over from.
 pub struct Placed {
     /// Greater than that of every placement before it.
     pub epoch: Epoch,
@@ -111,6 +112,18 @@ pub enum PlacementError {
         epoch: Epoch,
         /// The greatest so far.
         newest: Epoch,
+    },
+    /// Only a row that is still can be taken over.
+    #[error("the row of epoch {epoch} is not still: it is not in force, held already, resumed, or has failed")]
+    NotStill {
+        /// The row's.
+        epoch: Epoch,
+    },
+    /// Pages and slots of sessions would not be valid in it.
+    #[error("the placement of epoch {epoch} has other pages, slots or contexts than the one in force: replace that")]
+    OtherMemory {
+        /// The placement's.
+        epoch: Epoch,
     },
     /// The coordinator has stopped.
     #[error("the service has stopped")]

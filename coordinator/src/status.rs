@@ -12,6 +12,9 @@ pub struct Status {
     pub uptime_seconds: f64,
     /// Whether requests are admitted.
     pub ready: bool,
+    /// Whether the service is about to end: what runs may finish.
+    #[serde(default)]
+    pub draining: bool,
     /// Why nothing can run, when it cannot.
     pub broken: Option<String>,
     /// The placement in force.
@@ -79,6 +82,7 @@ impl Status {
         Self {
             uptime_seconds: 0.0,
             ready: core.broken.is_none(),
+            draining: false,
             broken: core.broken,
             epoch: 0,
             running: core.running,

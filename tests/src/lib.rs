@@ -3,6 +3,7 @@
 //! The tests are in `tests/`; this library is what they share. [`model_run::ModelRun`] runs a model on any split of
 //! its layers, [`models`] finds or draws the models, [`golden`] reads the reference's results and compares.
 
+pub mod chaos;
 pub mod exactness;
 pub mod golden;
 pub mod model_run;

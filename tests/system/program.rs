@@ -85,9 +85,19 @@ impl Server {
     }
 
     /// Sends a signal and waits for the end.
-    pub(crate) fn end_by(mut self, signal: &str) -> Option<i32> {
+    pub(crate) fn end_by(self, signal: &str) -> Option<i32> {
+        self.signal(signal);
+        self.end()
+    }
+
+    /// Sends a signal.
+    pub(crate) fn signal(&self, signal: &str) {
         let id = self.process.id().to_string();
         assert!(Command::new("kill").args([signal, &id]).status().expect("kill").success());
+    }
+
+    /// Waits for the end.
+    pub(crate) fn end(mut self) -> Option<i32> {
         self.process.wait().expect("it ends").code()
     }
 

@@ -21,6 +21,9 @@ pub(crate) struct StatusArgs {
     /// Print all figures as JSON.
     #[arg(long)]
     pub(crate) json: bool,
+    /// Print nothing, and succeed if the service answers, also while it waits for shards; needs no key.
+    #[arg(long, conflicts_with = "json")]
+    pub(crate) live: bool,
 }
 
 /// `paceline top`.

@@ -64,7 +64,7 @@ impl Control for Service {
         let attendance = Uuid::new_v4();
         let (outbox, to_shard) = mpsc::channel(OUTBOX);
         let joined = Joined { node, token, attendance, hello, caller, outbox };
-        self.cluster.joined(joined).await.map_err(Status::failed_precondition)?;
+        self.cluster.joined(joined).await?;
         tokio::spawn(listen(node, attendance, messages, self.cluster.clone()));
         Ok(Response::new(ReceiverStream::new(to_shard)))
     }

@@ -1,16 +1,21 @@
-//! The cluster actor: holds the membership, carries out what it decides, and reaches every node through its outbox.
+//! The cluster actor: holds the membership, tells it what nodes say, and reaches every node through its outbox.
+//!
+//! What the membership decides is carried out in [`rows`](super::rows), what people ask for comes in through
+//! [`scaling`](super::scaling).
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::io::Write;
 use std::net::{IpAddr, SocketAddr};
 use std::time::{Duration, Instant};
 
-use actix::{Actor, ActorFutureExt, Addr, AsyncContext, Context, Handler, Message, StreamHandler, WrapFuture};
-use paceline_api::NodeCard;
-use paceline_control::{Failed, Hello, Leave, Release, ToShard, Welcome, from_shard, to_shard};
+use actix::{
+    Actor, ActorFutureExt, Addr, AsyncContext, Context, Handler, Message, ResponseActFuture, StreamHandler, WrapFuture,
+};
+use paceline_api::{ClusterCard, NodeCard};
+use paceline_control::{Failed, Hello, Leave, Taken, ToShard, Welcome, from_shard, to_shard};
 use paceline_coordinator::actor::Control;
 use paceline_coordinator::placement::Health;
-use paceline_coordinator::{Engine, StageCard};
+use paceline_coordinator::{Engine, Still};
 use paceline_core::membership::{Action, Event, LEASE, Membership};
 use paceline_core::planner::DeviceSpec;
 use paceline_model::Overrides;
@@ -20,18 +25,21 @@ use paceline_transport::identity::{Identity, TokenId, Trust};
 use tokio::sync::{mpsc, watch};
 use tokio_stream::wrappers::WatchStream;
 use tonic::Status;
-use tracing::{info, warn};
+use tracing::{debug, info, warn};
 use uuid::Uuid;
 
-use super::making::{Making, OwnLinks};
+use super::making::Making;
 use super::offer::{self, Offer};
 use super::placing::Links;
+use super::scaling::actor::Waiting;
 use crate::cli::LinkChoice;
 use crate::control::PROGRAM;
 use crate::control::listener::Caller;
 use crate::control::service::token_name;
 use crate::state::Tokens;
-use crate::{http, text};
+use crate::state::keeper::Keeper;
+use crate::state::store::Purpose;
+use crate::text;
 
 /// How often leases, deadlines and revoked tokens are looked at.
 const TICK: Duration = Duration::from_millis(500);
@@ -41,6 +49,8 @@ const MAILBOX: usize = 4096;
 const TEXT: usize = 255;
 /// Addresses of a node.
 const ADDRESSES: usize = 16;
+/// What a node hears that is let go.
+pub(super) const ENDING: &str = "the coordinator is ending";
 
 /// What the actor is made from.
 pub(crate) struct Settings {
@@ -49,11 +59,15 @@ pub(crate) struct Settings {
     pub(crate) endpoint: Endpoint,
     pub(crate) offer: Offer,
     pub(crate) links: Links,
-    /// The nodes that attend, for the status.
-    pub(crate) nodes: watch::Sender<Vec<NodeCard>>,
+    /// The cluster, for the status.
+    pub(crate) card: watch::Sender<ClusterCard>,
     pub(crate) engine: Engine,
     pub(crate) control: Control,
     pub(crate) tokens: Tokens,
+    /// Remembers epochs and rows.
+    pub(crate) keeper: Keeper,
+    /// What rows are made for.
+    pub(crate) purpose: Purpose,
     /// Requests that may wait.
     pub(crate) queue: usize,
     /// Rows of a prompt in a step.
@@ -78,19 +92,27 @@ pub(super) struct Attendant {
 }
 
 /// The one actor that knows who belongs to the cluster.
-struct ClusterActor {
-    settings: Settings,
+pub(super) struct ClusterActor {
+    pub(super) settings: Settings,
     begun: Instant,
-    attendants: HashMap<NodeId, Attendant>,
-    making: Option<Making>,
+    pub(super) attendants: HashMap<NodeId, Attendant>,
+    /// The row in force or on its way there, and another one beside it.
+    pub(super) makings: BTreeMap<Epoch, Making>,
+    /// What is in use of the row in force, while it is still.
+    pub(super) still: Still,
     actions: Vec<Action>,
     /// The summary is shown once.
-    shown: bool,
+    pub(super) shown: bool,
+    /// Whoever waits for the end of a change, and how many were asked for.
+    pub(super) waiting: HashMap<u64, Waiting>,
+    pub(super) tickets: u64,
+    /// Nothing is decided any more.
+    pub(super) ending: bool,
 }
 
 /// The actor, as the control plane's service sees it.
 #[derive(Clone)]
-pub(crate) struct ClusterHandle(Addr<ClusterActor>);
+pub(crate) struct ClusterHandle(pub(super) Addr<ClusterActor>);
 
 /// Starts the actor; to be called inside a running actix system.
 pub(crate) fn start(settings: Settings) -> ClusterHandle {
@@ -99,19 +121,32 @@ pub(crate) fn start(settings: Settings) -> ClusterHandle {
 
 impl ClusterHandle {
     /// Lets a node attend, or says why not.
-    pub(crate) async fn joined(&self, joined: Joined) -> Result<(), String> {
-        self.0.send(joined).await.unwrap_or_else(|_| Err("the coordinator is ending".to_owned()))
+    pub(crate) async fn joined(&self, joined: Joined) -> Result<(), Status> {
+        self.0.send(joined).await.unwrap_or_else(|_| Err(Status::unavailable(ENDING)))
     }
 
     /// Hands on what a node says; false when nobody listens any more.
     pub(crate) async fn said(&self, said: Said) -> bool {
         self.0.send(said).await.is_ok()
     }
+
+    /// Whether the actor still answers.
+    pub(crate) async fn is_alive(&self) -> bool {
+        self.0.send(IsAlive).await.is_ok()
+    }
+
+    /// Ends every session that still runs, closes the row, and lets every node go; they join again when the coordinator
+    /// returns.
+    pub(crate) async fn end(&self) {
+        if self.0.send(End).await.is_err() {
+            debug!("the cluster actor is gone already");
+        }
+    }
 }
 
 /// A node wants to attend; answered with why not.
 #[derive(Message)]
-#[rtype(result = "Result<(), String>")]
+#[rtype(result = "Result<(), Status>")]
 pub(crate) struct Joined {
     pub(crate) node: NodeId,
     pub(crate) token: Option<TokenId>,
@@ -136,125 +171,51 @@ impl ClusterActor {
             settings,
             begun: Instant::now(),
             attendants: HashMap::new(),
-            making: None,
+            makings: BTreeMap::new(),
+            still: Still::default(),
             actions: Vec::new(),
             shown: false,
+            waiting: HashMap::new(),
+            tickets: 0,
+            ending: false,
         }
     }
 
-    fn on(&mut self, event: Event, context: &mut Context<Self>) {
+    pub(super) fn on(&mut self, event: Event, context: &mut Context<Self>) {
+        if self.ending {
+            return;
+        }
         let mut actions = std::mem::take(&mut self.actions);
         self.settings.membership.on(event, self.begun.elapsed(), &mut actions);
         for action in actions.drain(..) {
             self.perform(action, context);
         }
         self.actions = actions;
-        self.show_nodes();
+        self.show_cluster();
     }
 
-    fn show_nodes(&self) {
-        let mut cards: Vec<NodeCard> =
-            self.attendants.iter().filter_map(|(node, one)| offer::node_card(*node, &one.hello)).collect();
-        cards.sort_by(|one, other| one.node.cmp(&other.node));
-        self.settings.nodes.send_if_modified(|shown| {
-            let changed = *shown != cards;
-            *shown = cards;
+    fn show_cluster(&self) {
+        let membership = &self.settings.membership;
+        let node =
+            |(node, one): (&NodeId, &Attendant)| offer::node_card(*node, &one.hello, membership.is_drained(*node));
+        let mut nodes: Vec<NodeCard> = self.attendants.iter().filter_map(node).collect();
+        nodes.sort_by(|one, other| one.node.cmp(&other.node));
+        let card = ClusterCard { nodes, moving: membership.view().moving };
+        self.settings.card.send_if_modified(|shown| {
+            let changed = *shown != card;
+            *shown = card;
             changed
         });
     }
 
-    fn perform(&mut self, action: Action, context: &mut Context<Self>) {
-        match action {
-            Action::Load { epoch, placement, row } => {
-                info!(%epoch, stages = row.len(), "a row is being made");
-                let making = Making::new(&self.settings, epoch, *placement, row, &self.attendants);
-                for (node, load) in making.loads(&self.settings, &self.attendants) {
-                    self.tell(node, to_shard::Message::Load(load), context);
-                }
-                self.making = Some(making);
-            }
-            Action::Connect { epoch } => self.connect(epoch, context),
-            Action::Serve { epoch } => self.serve(epoch, context),
-            Action::Over { epoch, stage, reason } => self.over(epoch, stage, &reason, context),
-            Action::Release { node, epoch } => {
-                self.tell(node, to_shard::Message::Release(Release { epoch: epoch.0 }), context);
-            }
-            Action::Expel { node, reason } => {
-                warn!(%node, reason, "a node is no longer part of the cluster");
-                if let Some(attendant) = self.attendants.remove(&node) {
-                    // Ends its stream: a node that was only silent for a while joins again.
-                    drop(attendant.outbox.try_send(Err(Status::unavailable(reason))));
-                }
-            }
-            Action::Unplaced { reason } => say(&format!("the model cannot be placed on the shards here: {reason}\n")),
-        }
-    }
-
     /// Says something to a node; one whose outbox is full or closed is gone.
-    fn tell(&mut self, node: NodeId, message: to_shard::Message, context: &mut Context<Self>) {
+    pub(super) fn tell(&mut self, node: NodeId, message: to_shard::Message, context: &mut Context<Self>) {
         let Some(attendant) = self.attendants.get(&node) else { return };
         if attendant.outbox.try_send(Ok(ToShard { message: Some(message) })).is_err() {
             let attendance = attendant.attendance;
             // Told as a message of its own: this may be in the middle of another event's actions.
             context.notify(Said { node, attendance, what: Err("it does not take messages any more".to_owned()) });
         }
-    }
-
-    fn connect(&mut self, epoch: Epoch, context: &mut Context<Self>) {
-        let Some(making) = self.making.as_mut().filter(|making| making.epoch == epoch) else { return };
-        let connects = making.connects(&self.settings, &self.attendants);
-        let own = making.own_links(&self.settings, &self.attendants);
-        for (node, connect) in connects {
-            self.tell(node, to_shard::Message::Connect(connect), context);
-        }
-        context.spawn(own.into_actor(self).map(move |linked, actor, context| match linked {
-            Ok(links) => actor.linked(epoch, links, context),
-            Err(error) => actor.on(Event::Broken { epoch, reason: format!("{error:#}") }, context),
-        }));
-    }
-
-    fn linked(&mut self, epoch: Epoch, links: OwnLinks, context: &mut Context<Self>) {
-        if let Some(making) = self.making.as_mut().filter(|making| making.epoch == epoch) {
-            making.set_own_links(links);
-            self.on(Event::Ready { epoch }, context);
-        }
-    }
-
-    fn serve(&mut self, epoch: Epoch, context: &mut Context<Self>) {
-        let Some(making) = self.making.as_mut().filter(|making| making.epoch == epoch) else { return };
-        let outboxes = making.nodes().filter_map(|node| Some(self.attendants.get(&node)?.outbox.clone())).collect();
-        let Some(placed) = making.place(outboxes) else { return };
-        let summary = placed.stages.clone();
-        let (control, engine) = (self.settings.control.clone(), self.settings.engine.clone());
-        let health = self.settings.control.health();
-        let replaced = async move {
-            control.replace(placed).await?;
-            let warm = http::warm_up(&engine).await;
-            // A warm-up that was not let in, among many who wait, says nothing against the row.
-            let serves = health.borrow().is_serving() && health.borrow().epoch() == epoch;
-            if serves { Ok(()) } else { warm }
-        };
-        context.spawn(replaced.into_actor(self).map(move |replaced, actor, context| match replaced {
-            // A row that was over again meanwhile is not announced.
-            Ok(()) if actor.making.as_ref().is_some_and(|making| making.epoch == epoch) => actor.show(epoch, &summary),
-            Ok(()) => {}
-            Err(error) => actor.on(Event::Broken { epoch, reason: format!("{error:#}") }, context),
-        }));
-    }
-
-    fn show(&mut self, epoch: Epoch, stages: &[StageCard]) {
-        if std::mem::replace(&mut self.shown, true) {
-            return say(&format!("serving again (epoch {epoch})\n{}", text::table(stages)));
-        }
-        say(&text::ready(&self.settings.engine.model(), stages, self.settings.api));
-    }
-
-    fn over(&mut self, epoch: Epoch, stage: Option<usize>, reason: &str, context: &mut Context<Self>) {
-        say(&format!("the row of epoch {epoch} is over: {reason}\n"));
-        self.making.take_if(|making| making.epoch == epoch);
-        let (control, reason) = (self.settings.control.clone(), reason.to_owned());
-        let failed = async move { control.failed(epoch, stage.unwrap_or_default(), reason).await };
-        context.spawn(failed.into_actor(self).map(|_, _, _| ()));
     }
 
     /// Who joined with a token that was revoked meanwhile must leave.
@@ -273,15 +234,22 @@ impl ClusterActor {
 
     fn heard(&mut self, node: NodeId, message: from_shard::Message, context: &mut Context<Self>) {
         let event = match message {
-            from_shard::Message::Hello(_)
-            | from_shard::Message::Heartbeat(_)
-            | from_shard::Message::Taken(_)
-            | from_shard::Message::Leaving(_) => Event::Heard { node },
+            from_shard::Message::Hello(_) | from_shard::Message::Heartbeat(_) => Event::Heard { node },
+            from_shard::Message::Leaving(_) => {
+                info!(%node, "a node wants to leave");
+                Event::Leaving { node }
+            }
+            from_shard::Message::Taken(Taken { epoch, fetched, copied, micros }) => {
+                info!(%node, epoch, fetched, copied, micros, "a node has the memories of its stage");
+                Event::Taken { node, epoch: Epoch(epoch), fetched, copied }
+            }
             from_shard::Message::Progress(progress) => {
-                if let Some(told) = self.making.as_mut().and_then(|making| making.progressed(node, &progress)) {
+                let epoch = Epoch(progress.epoch);
+                let making = self.makings.get_mut(&epoch);
+                if let Some(told) = making.and_then(|making| making.progressed(node, &progress)) {
                     say(&told);
                 }
-                Event::Progressed { node, epoch: Epoch(progress.epoch) }
+                Event::Progressed { node, epoch }
             }
             from_shard::Message::Released(released) => Event::Released { node, epoch: Epoch(released.epoch) },
             from_shard::Message::Failed(Failed { epoch, reason, neighbour: true }) => {
@@ -293,13 +261,13 @@ impl ClusterActor {
                 Event::Failed { node, epoch: Epoch(epoch), reason: clean(&reason) }
             }
             from_shard::Message::Loaded(loaded) => {
-                if let Some(making) = &mut self.making {
+                if let Some(making) = self.makings.get_mut(&Epoch(loaded.epoch)) {
                     making.loaded(node, &loaded);
                 }
                 Event::Loaded { node, epoch: Epoch(loaded.epoch) }
             }
             from_shard::Message::Linked(linked) => {
-                if let Some(making) = &mut self.making {
+                if let Some(making) = self.makings.get_mut(&Epoch(linked.epoch)) {
                     making.linked(node, &linked, &self.settings.links);
                 }
                 Event::Linked { node, epoch: Epoch(linked.epoch) }
@@ -333,14 +301,17 @@ impl StreamHandler<Health> for ClusterActor {
 }
 
 impl Handler<Joined> for ClusterActor {
-    type Result = Result<(), String>;
+    type Result = Result<(), Status>;
 
     fn handle(&mut self, joined: Joined, context: &mut Self::Context) -> Self::Result {
         let Joined { node, token, attendance, hello, caller, outbox } = joined;
-        if token.as_ref().is_some_and(|token| !self.settings.tokens.is_live(token)) {
-            return Err("the token that this node joined with was revoked".to_owned());
+        if self.ending {
+            return Err(Status::unavailable(ENDING));
         }
-        let device = device(&hello)?;
+        if token.as_ref().is_some_and(|token| !self.settings.tokens.is_live(token)) {
+            return Err(Status::failed_precondition("the token that this node joined with was revoked"));
+        }
+        let device = device(&hello).map_err(Status::failed_precondition)?;
         let (name, memory) = (device.name.clone(), text::bytes(device.memory_bytes));
         info!(%node, host = hello.host, device = name, memory, token = token_name(token.as_ref()), "a node joins");
         let standby = hello.standby;
@@ -380,6 +351,39 @@ impl Handler<Said> for ClusterActor {
     }
 }
 
+/// Asks for nothing but an answer.
+#[derive(Message)]
+#[rtype(result = "()")]
+struct IsAlive;
+
+impl Handler<IsAlive> for ClusterActor {
+    type Result = ();
+
+    fn handle(&mut self, IsAlive: IsAlive, _: &mut Context<Self>) {}
+}
+
+/// The coordinator ends.
+#[derive(Message)]
+#[rtype(result = "()")]
+struct End;
+
+impl Handler<End> for ClusterActor {
+    type Result = ResponseActFuture<Self, ()>;
+
+    fn handle(&mut self, End: End, _: &mut Context<Self>) -> Self::Result {
+        // The row is closed, not over: the coordinator that comes after this one takes it up again.
+        self.ending = true;
+        let control = self.settings.control.clone();
+        let stopped = async move { control.stop().await }.into_actor(self);
+        Box::pin(stopped.map(|(), actor, _| {
+            for (_, attendant) in actor.attendants.drain() {
+                // Ends its stream; one that takes no message sees the connection end.
+                drop(attendant.outbox.try_send(Err(Status::unavailable(ENDING))));
+            }
+        }))
+    }
+}
+
 /// What the planner is told of a node, or why it cannot take part.
 fn device(hello: &Hello) -> Result<DeviceSpec, String> {
     let ours = (PROGRAM, u32::from(paceline_proto::frame::VERSION));
@@ -402,12 +406,12 @@ fn device(hello: &Hello) -> Result<DeviceSpec, String> {
 }
 
 /// A text of another process as people may see it.
-fn clean(text: &str) -> String {
+pub(super) fn clean(text: &str) -> String {
     text.chars().filter(|letter| !letter.is_control()).take(TEXT).collect()
 }
 
 /// Says something to people.
-fn say(text: &str) {
+pub(super) fn say(text: &str) {
     if std::io::stderr().write_all(text.as_bytes()).is_err() {
         info!("{text}");
     }

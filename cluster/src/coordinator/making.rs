@@ -24,6 +24,7 @@ use uuid::Uuid;
 use super::actor::{Attendant, Settings};
 use super::placing::Links;
 use crate::cli::LinkChoice;
+use crate::state::store::{Purpose, RowRecord};
 use crate::{layout, link, row, text};
 
 /// Bytes of a frame besides its activations: tokens, settings of new sessions, page lists.
@@ -34,11 +35,13 @@ const OWN_LINKS: Duration = Duration::from_secs(25);
 /// Progress of loading is told so often.
 const TELL_EVERY: Duration = Duration::from_secs(2);
 
-type Attendants = HashMap<NodeId, Attendant>;
+pub(super) type Attendants = HashMap<NodeId, Attendant>;
 
 /// See the module's text.
 pub(super) struct Making {
     pub(super) epoch: Epoch,
+    /// The row in force that it takes over from.
+    beside: Option<Epoch>,
     placement: Placement,
     limits: Limits,
     row: Vec<NodeId>,
@@ -65,6 +68,7 @@ impl Making {
         epoch: Epoch,
         placement: Placement,
         row: Vec<NodeId>,
+        beside: Option<Epoch>,
         attendants: &Attendants,
     ) -> Self {
         let limits = Limits { queue: settings.queue, ..layout::limits(&placement, Some(settings.prefill_rows)) };
@@ -75,6 +79,7 @@ impl Making {
         let frame_bytes = DESCRIPTION_BYTES + activations;
         let mut making = Self {
             epoch,
+            beside,
             placement,
             limits,
             row,
@@ -91,8 +96,13 @@ impl Making {
         making
     }
 
-    pub(super) fn nodes(&self) -> impl Iterator<Item = NodeId> {
-        self.row.iter().copied()
+    pub(super) fn cards(&self) -> &[StageCard] {
+        &self.cards
+    }
+
+    /// The row as it is kept for a coordinator that comes after this one.
+    pub(super) fn record(&self, purpose: Purpose) -> RowRecord {
+        RowRecord { epoch: self.epoch, purpose, nodes: self.row.clone(), placement: self.placement.clone() }
     }
 
     /// What each node is told to load.
@@ -134,7 +144,7 @@ impl Making {
                 sources: self.sources(settings, index, to, attendants),
             }),
             from: Some(from),
-            beside: None,
+            beside: self.beside.map(|beside| beside.0),
         }
     }
 
@@ -283,7 +293,9 @@ impl Making {
     }
 
     /// The placement as the coordinator actor takes it, once.
-    pub(super) fn place(&mut self, outboxes: Vec<mpsc::Sender<Result<ToShard, Status>>>) -> Option<Placed> {
+    pub(super) fn place(&mut self, attendants: &Attendants) -> Option<Placed> {
+        let outbox = |node| attendants.get(node).map(|attendant| attendant.outbox.clone());
+        let outboxes = self.row.iter().filter_map(outbox).collect();
         let OwnLinks { head, report, tail } = self.own.take()?;
         tracing::info!(carrier = %report.carrier, round_trip = ?report.round_trip, "linked to the head");
         // Every stage may say once that it failed, beside the results of all credits.
@@ -343,7 +355,7 @@ fn own_peer(settings: &Settings, seen_by: &Attendant) -> Peer {
     }
 }
 
-fn node_peer(node: NodeId, attendant: &Attendant, seen_by: &Attendant, choice: LinkChoice) -> Peer {
+pub(super) fn node_peer(node: NodeId, attendant: &Attendant, seen_by: &Attendant, choice: LinkChoice) -> Peer {
     let same = attendant.hello.boot == seen_by.hello.boot;
     Peer {
         node: node.0.as_bytes().to_vec(),

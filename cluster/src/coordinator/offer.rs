@@ -10,7 +10,7 @@ use paceline_core::planner::{DeviceSpec, MAX_THREADS, Speed};
 use paceline_gguf::{Gguf, ModelShape};
 use paceline_proto::NodeId;
 use paceline_transport::PieceSource;
-use paceline_weights::{HashCache, Manifest, PieceReader};
+use paceline_weights::{HashCache, Manifest, ModelHash, PieceReader};
 
 use crate::pieces::Pieces;
 use crate::{model, row};
@@ -18,6 +18,8 @@ use crate::{model, row};
 /// The model.
 pub(crate) struct Offer {
     manifest: Vec<u8>,
+    /// Names the model by its content.
+    pub(super) model: ModelHash,
     path: String,
     pieces: Arc<Pieces>,
     /// Values per row of its residual stream.
@@ -46,7 +48,8 @@ impl Offer {
                 (manifest, path.to_string_lossy().into_owned())
             }
         };
-        Ok(Self { manifest: manifest.encode(), path, pieces: Arc::new(Pieces(reader)), width })
+        let model = manifest.hash();
+        Ok(Self { manifest: manifest.encode(), model, path, pieces: Arc::new(Pieces(reader)), width })
     }
 
     pub(super) fn manifest(&self) -> Vec<u8> {
@@ -78,7 +81,7 @@ pub(super) fn device_spec(hello: &Hello, device: &Device) -> Result<DeviceSpec, 
 }
 
 /// What others are told of a node.
-pub(super) fn node_card(node: NodeId, hello: &Hello) -> Option<NodeCard> {
+pub(super) fn node_card(node: NodeId, hello: &Hello, drained: bool) -> Option<NodeCard> {
     let device = hello.device.as_ref()?;
     let DeviceSpec { name, host, memory_bytes, shares_memory, threads, speed } = device_spec(hello, device).ok()?;
     Some(NodeCard {
@@ -91,5 +94,6 @@ pub(super) fn node_card(node: NodeId, hello: &Hello) -> Option<NodeCard> {
         read: speed.map(|speed| speed.read),
         products: speed.map(|speed| speed.products),
         standby: hello.standby,
+        drained,
     })
 }

@@ -5,10 +5,12 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use paceline_core::membership::Plan;
-use paceline_core::planner::{self, Cluster, DeviceSpec, LinkSpeed, Wishes};
+use paceline_core::membership::Planner;
+use paceline_core::planner::{self, Cluster, DeviceSpec, LinkSpeed, Placement, StagePlan, Wishes};
 use paceline_gguf::ModelShape;
 use paceline_proto::NodeId;
+
+use crate::state::store::MeasuredLinks;
 
 /// A round trip that took longer was no round trip: making a link has a shorter deadline.
 const LONGEST: Duration = Duration::from_secs(60);
@@ -20,6 +22,20 @@ pub(crate) struct Links(Arc<Mutex<HashMap<(NodeId, NodeId), LinkSpeed>>>);
 impl Links {
     /// Nodes come and go; of so many links the oldest placements are of no use.
     const MOST: usize = 4096;
+
+    /// Those that were measured before.
+    pub(super) fn new(measured: MeasuredLinks) -> Self {
+        let links = Self::default();
+        for ((from, to), speed) in measured {
+            links.measured(from, to, speed);
+        }
+        links
+    }
+
+    /// All of them.
+    pub(super) fn all(&self) -> MeasuredLinks {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).iter().map(|(ends, speed)| (*ends, *speed)).collect()
+    }
 
     pub(super) fn measured(&self, from: NodeId, to: NodeId, speed: LinkSpeed) {
         let mut links = self.0.lock().unwrap_or_else(PoisonError::into_inner);
@@ -38,8 +54,22 @@ impl Links {
 }
 
 /// Places the model as wished.
-pub(super) fn plan(shape: ModelShape, wishes: Wishes, links: Links) -> Plan {
-    Box::new(move |nodes| planner::place(&shape, &wishes, &cluster(nodes, &links)).map_err(|error| error.to_string()))
+pub(super) struct Placing {
+    pub(super) shape: ModelShape,
+    /// But for the number of stages, which may change while the service runs.
+    pub(super) wishes: Wishes,
+    pub(super) links: Links,
+}
+
+impl Planner for Placing {
+    fn place(&mut self, nodes: &[(NodeId, DeviceSpec)], stages: usize) -> Result<Placement, String> {
+        let wishes = Wishes { shards: Some(stages), ..self.wishes.clone() };
+        planner::place(&self.shape, &wishes, &cluster(nodes, &self.links)).map_err(|error| error.to_string())
+    }
+
+    fn shared(&self, one: &StagePlan, other: &StagePlan) -> u64 {
+        planner::shared_weights(&self.shape, one, other)
+    }
 }
 
 fn cluster(nodes: &[(NodeId, DeviceSpec)], links: &Links) -> Cluster {

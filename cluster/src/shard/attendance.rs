@@ -45,7 +45,7 @@ pub(super) async fn attend(member: &Member) -> Result<Ended> {
         Err(status) if status.code() == Code::FailedPrecondition => {
             return Ok(Ended::Sent(status.message().to_owned()));
         }
-        Err(status) => return Err(client::refused(&member.address, &status)),
+        Err(status) => return Err(client::refused(&member.address, status)),
     };
     let (orders, queue) = mpsc::channel(ORDERS);
     tokio::select! {
@@ -81,6 +81,7 @@ async fn hear_and_beat(
                 Ok(Some(ToShard { message: Some(to_shard::Message::Welcome(welcome)) })) => {
                     heartbeat = heartbeats(&welcome);
                     info!(%coordinator, "joined");
+                    member.supervisor.status(&format!("with the coordinator at {coordinator}"));
                 }
                 Ok(Some(ToShard { message: Some(to_shard::Message::Cancel(cancel)) })) => void(member, &cancel),
                 Ok(Some(ToShard { message: Some(message) })) => {

@@ -1,18 +1,26 @@
-//! Asks a running service how it is doing.
+//! Asks a running service how it is doing, or for something to be done.
 
 use std::time::Duration;
 
 use anyhow::{Context, Result, anyhow, bail, ensure};
-use paceline_api::{SERVICE, StatusReport};
+use paceline_api::{SERVICE, ScaleReport, ScaleRequest, StatusReport};
 use serde_json::Value;
-use ureq::http::StatusCode;
+use ureq::RequestBuilder;
+use ureq::http::{Response, StatusCode};
 
 use crate::cli::ServerArgs;
+use crate::text::printable;
 
 /// The page that is asked.
 const PAGE: &str = "/admin/v1/status";
+/// The one that says whether the service answers.
+const LIVE: &str = "/live";
 /// The most time for an answer; a service answers within milliseconds even when it is full.
 const PATIENCE: Duration = Duration::from_secs(5);
+/// The page that changes the row.
+const SCALE: &str = "/admin/v1/scale";
+/// The most time for that: layers are fetched and loaded first.
+const SCALE_PATIENCE: Duration = Duration::from_secs(1800);
 /// The most bytes of an answer: some thousand stages.
 const ANSWER_BYTES: u64 = 4 << 20;
 
@@ -43,26 +51,71 @@ impl Server {
 
     /// What it says of itself now.
     pub(crate) fn status(&self) -> Result<StatusReport> {
-        let mut request = self.agent.get(format!("{}{PAGE}", self.url));
-        if let Some(key) = &self.key {
-            request = request.header("authorization", format!("Bearer {key}"));
+        let request = self.agent.get(format!("{}{PAGE}", self.url));
+        let answer = self.with_key(request).call();
+        let (status, body) = self.read(answer, PATIENCE)?;
+        self.understand(status, &body)
+    }
+
+    /// Asks for a change of the row, and waits for its end.
+    pub(crate) fn scale(&self, request: &ScaleRequest) -> Result<ScaleReport> {
+        let post = self.agent.post(format!("{}{SCALE}", self.url)).header("content-type", "application/json");
+        let post = self.with_key(post).config().timeout_global(Some(SCALE_PATIENCE)).build();
+        let (status, body) = self.read(post.send(serde_json::to_string(request)?), SCALE_PATIENCE)?;
+        self.check_key(status)?;
+        let url = &self.url;
+        if !status.is_success() {
+            let answer: Value = serde_json::from_str(&body).unwrap_or_default();
+            match answer.pointer("/error/message").and_then(Value::as_str) {
+                Some(message) => bail!("{url} says: {}", printable(message)),
+                None => bail!("what answers at {url} cannot be scaled ({SCALE} gave HTTP {status})"),
+            }
         }
-        let mut response = request.call().map_err(|error| self.no_answer(error))?;
-        let status = response.status();
+        serde_json::from_str(&body).with_context(|| format!("{url} answers with a report that cannot be read"))
+    }
+
+    fn with_key<Body>(&self, request: RequestBuilder<Body>) -> RequestBuilder<Body> {
+        match &self.key {
+            Some(key) => request.header("authorization", format!("Bearer {key}")),
+            None => request,
+        }
+    }
+
+    fn read(
+        &self,
+        answer: std::result::Result<Response<ureq::Body>, ureq::Error>,
+        patience: Duration,
+    ) -> Result<(StatusCode, String)> {
+        let mut response = answer.map_err(|error| self.no_answer(error, patience))?;
         let body = response.body_mut().with_config().limit(ANSWER_BYTES).read_to_string();
-        self.understand(status, &body.with_context(|| format!("{} does not answer as a server should", self.url))?)
+        Ok((response.status(), body.with_context(|| format!("{} does not answer as a server should", self.url))?))
+    }
+
+    fn check_key(&self, status: StatusCode) -> Result<()> {
+        let url = &self.url;
+        match (status, &self.key) {
+            (StatusCode::UNAUTHORIZED, Some(_)) => bail!("{url} does not take this API key"),
+            (StatusCode::UNAUTHORIZED, None) => {
+                bail!("{url} asks for an API key: give it with --api-key or PACELINE_API_KEY")
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Fails unless it answers.
+    pub(crate) fn live(&self) -> Result<()> {
+        let response = self.agent.get(format!("{}{LIVE}", self.url)).call();
+        let response = response.map_err(|error| self.no_answer(error, PATIENCE))?;
+        let status = response.status();
+        ensure!(status.is_success(), "{} does not work any more ({LIVE} gave HTTP {status})", self.url);
+        Ok(())
     }
 
     fn understand(&self, status: StatusCode, body: &str) -> Result<StatusReport> {
         let url = &self.url;
         let answer: Option<Value> = serde_json::from_str(body).ok();
         let field = |path: &str| answer.as_ref().and_then(|answer| answer.pointer(path)?.as_str());
-        if status == StatusCode::UNAUTHORIZED {
-            match self.key {
-                Some(_) => bail!("{url} does not take this API key"),
-                None => bail!("{url} asks for an API key: give it with --api-key or PACELINE_API_KEY"),
-            }
-        }
+        self.check_key(status)?;
         if status.is_server_error()
             && let Some(message) = field("/error/message")
         {
@@ -77,10 +130,10 @@ impl Server {
         })
     }
 
-    fn no_answer(&self, error: ureq::Error) -> anyhow::Error {
+    fn no_answer(&self, error: ureq::Error, patience: Duration) -> anyhow::Error {
         let url = &self.url;
         match error {
-            ureq::Error::Timeout(_) => anyhow!("{url} did not answer within {} s", PATIENCE.as_secs()),
+            ureq::Error::Timeout(_) => anyhow!("{url} did not answer within {} s", patience.as_secs()),
             ureq::Error::BadUri(reason) => anyhow!("--url {url} is not an address: {reason}"),
             error @ (ureq::Error::Io(_) | ureq::Error::HostNotFound | ureq::Error::ConnectionFailed) => {
                 anyhow!(error).context(format!("{url} cannot be reached; --url says where a server runs"))

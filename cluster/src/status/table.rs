@@ -2,11 +2,12 @@
 
 use std::fmt::Write;
 
+use paceline_api::ClusterCard;
 use paceline_coordinator::{LinkCard, StageStatus, Status};
 
 use super::View;
 use super::rates::StageRates;
-use crate::text::bytes;
+use crate::text::{bytes, printable};
 
 /// What the columns of [`row`] are.
 pub(crate) const COLUMNS: [&str; 9] = ["stage", "host", "device", "layers", "memory", "busy", "idle", "sent/s", "link"];
@@ -26,6 +27,31 @@ pub(crate) fn text(view: &View) -> String {
         let cells: Vec<String> = row.iter().zip(&widths).map(|(cell, width)| format!("{cell:<width$}")).collect();
         let _ = writeln!(text, "  {}", cells.join("  ").trim_end());
     }
+    text.push_str(&nodes(view));
+    text
+}
+
+/// The nodes of a cluster as they are named to `paceline scale`, and the change of the row that is under way.
+fn nodes(view: &View) -> String {
+    let ClusterCard { nodes, moving } = &view.report.cluster;
+    let mut text = String::new();
+    if !nodes.is_empty() {
+        text.push_str("\n  node      is\n");
+    }
+    for node in nodes {
+        let stage = view.report.status.stages.iter().find(|stage| stage.card.node == node.node);
+        let duty = match stage {
+            Some(stage) => format!("stage {}", stage.card.index),
+            None if node.drained => "drained".to_owned(),
+            None if node.standby => "on standby".to_owned(),
+            None => "free".to_owned(),
+        };
+        let id: String = node.node.chars().take(8).collect();
+        let _ = writeln!(text, "  {}  {duty} on {}", printable(&id), printable(&node.host));
+    }
+    if let Some(moving) = moving {
+        let _ = writeln!(text, "\nchanging the row: {}", printable(moving));
+    }
     text
 }
 
@@ -42,8 +68,8 @@ fn row(stage: &StageStatus, rates: Option<&StageRates>) -> [String; 9] {
     let of = |show: fn(&StageRates) -> String| rates.map_or_else(|| UNKNOWN.to_owned(), show);
     [
         card.index.to_string(),
-        clean(&card.host),
-        clean(&card.device),
+        printable(&card.host),
+        printable(&card.device),
         format!("{}..{}", card.layers.start, card.layers.end),
         bytes(memory.total()),
         of(|rates| percent(rates.busy)),
@@ -62,8 +88,8 @@ pub(crate) fn summary(view: &View) -> [String; 3] {
     [
         format!(
             "{} · {} · epoch {} · up {} · {}",
-            clean(&report.model),
-            clean(&report.architecture),
+            printable(&report.model),
+            printable(&report.architecture),
             status.epoch,
             duration(status.uptime_seconds),
             state(status)
@@ -92,14 +118,14 @@ pub(crate) fn summary(view: &View) -> [String; 3] {
 /// Whether requests are served.
 pub(crate) fn state(status: &Status) -> String {
     match &status.broken {
-        Some(reason) => format!("NOT SERVING: {}", clean(reason)),
+        Some(reason) => format!("NOT SERVING: {}", printable(reason)),
         None if status.ready => "serving".to_owned(),
         None => "shutting down".to_owned(),
     }
 }
 
 fn link(link: &LinkCard) -> String {
-    let carrier = clean(&link.carrier);
+    let carrier = printable(&link.carrier);
     link.round_trip_micros.map_or(carrier.clone(), |micros| format!("{carrier} {:.2} ms", micros as f64 / 1e3))
 }
 
@@ -118,14 +144,9 @@ fn duration(seconds: f64) -> String {
     }
 }
 
-/// Names come from other hosts: none may steer the terminal.
-fn clean(text: &str) -> String {
-    text.chars().map(|character| if character.is_control() { '?' } else { character }).collect()
-}
-
 #[cfg(test)]
 pub(crate) mod tests {
-    use paceline_api::StatusReport;
+    use paceline_api::{NodeCard, StatusReport};
     use paceline_coordinator::StageCard;
     use paceline_coordinator::placement::{MemoryBytes, StageMemory};
 
@@ -196,6 +217,39 @@ tokens/s: answers 41.5, prompts 512.0 · steps/s 22.0 · waiting for a credit 3%
   1      cellar?[2J  cpu (avx2, 8 threads)  20..36  3.0 GiB  25%   75%   0 B      -
 ";
         assert_eq!(text, expected);
+    }
+
+    #[test]
+    fn nodes_are_listed_with_what_they_do_and_a_change_under_way() {
+        let mut view = view();
+        let node = |node: &str, drained, standby| NodeCard {
+            node: node.to_owned(),
+            host: "att\nic".to_owned(),
+            drained,
+            standby,
+            ..NodeCard::default()
+        };
+        view.report.status.stages[0].card.node = "0123456789".to_owned();
+        view.report.cluster = ClusterCard {
+            nodes: vec![
+                node("0123456789", false, false),
+                node("a", true, false),
+                node("b", false, true),
+                node("c", false, false),
+            ],
+            moving: Some("drain: moving memories".to_owned()),
+        };
+        let expected = "
+  node      is
+  01234567  stage 0 on att?ic
+  a  drained on att?ic
+  b  on standby on att?ic
+  c  free on att?ic
+
+changing the row: drain: moving memories
+";
+        let text = text(&view);
+        assert!(text.ends_with(expected), "{text}");
     }
 
     #[test]

@@ -11,8 +11,8 @@ use subtle::{Choice, ConstantTimeEq};
 use crate::error::{Error, Result};
 use crate::server::Api;
 
-/// The one page that needs no key: whoever restarts servers must be able to see it.
-const OPEN_PATH: &str = "/health";
+/// The pages that need no key: whoever restarts servers must be able to see them.
+const OPEN_PATHS: [&str; 2] = ["/health", "/live"];
 
 /// The keys that open the API. Only their hashes are kept.
 #[derive(Debug, Clone, Default)]
@@ -60,7 +60,7 @@ fn shown_key(headers: &HeaderMap) -> Option<&[u8]> {
     scheme.eq_ignore_ascii_case(b"Bearer ").then_some(key.trim_ascii())
 }
 
-/// Lets requests with a key through, and those to the open page.
+/// Lets requests with a key through, and those to the open pages.
 pub(crate) async fn authorize(
     api: web::Data<Api>,
     request: ServiceRequest,
@@ -68,7 +68,7 @@ pub(crate) async fn authorize(
 ) -> std::result::Result<ServiceResponse<BoxBody>, actix_web::Error> {
     let checked = api.config.api_keys.check(request.headers());
     match checked {
-        Err(error) if request.path() != OPEN_PATH => Ok(request.into_response(error.error_response())),
+        Err(error) if !OPEN_PATHS.contains(&request.path()) => Ok(request.into_response(error.error_response())),
         _ => Ok(next.call(request).await?.map_into_boxed_body()),
     }
 }

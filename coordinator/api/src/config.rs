@@ -1,12 +1,14 @@
 //! What the server allows and assumes. Every limit has a default and a reason.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use metrics_exporter_prometheus::PrometheusHandle;
 use tokio::sync::watch;
 
 use crate::access::ApiKeys;
-use crate::status::NodeCard;
+use crate::scale::Scaling;
+use crate::status::ClusterCard;
 
 /// Everything the HTTP server needs to be told besides the engine and its socket.
 #[derive(Clone)]
@@ -39,8 +41,10 @@ pub struct ApiConfig {
     pub shutdown_timeout: Duration,
     /// Where `/metrics` comes from; without it there is no such page. Default: none.
     pub metrics: Option<PrometheusHandle>,
-    /// The nodes of the cluster, as they come and go; without it there is only this process. Default: none.
-    pub nodes: Option<watch::Receiver<Vec<NodeCard>>>,
+    /// The cluster, as its nodes come and go; without it there is only this process. Default: none.
+    pub cluster: Option<watch::Receiver<ClusterCard>>,
+    /// Whoever can change the cluster's row. Default: nobody.
+    pub scaling: Option<Arc<dyn Scaling>>,
 }
 
 impl Default for ApiConfig {
@@ -59,7 +63,8 @@ impl Default for ApiConfig {
             stall_timeout: Duration::from_secs(120),
             shutdown_timeout: Duration::from_secs(30),
             metrics: None,
-            nodes: None,
+            cluster: None,
+            scaling: None,
         }
     }
 }

@@ -7,7 +7,10 @@ use paceline_coordinator::Error as EngineError;
 use paceline_text::Error as TextError;
 use serde_json::{Value, json};
 
-/// When a client may try again after the queue was full or too slow, or while the stages are placed anew.
+use crate::scale::ScaleError;
+
+/// When a client may try again after the queue was full or too slow, while the stages are placed anew, or the service ends and
+/// another takes its place.
 const RETRY_AFTER_SECONDS: u64 = 2;
 
 /// The status of a client that left before its answer; it reaches only the metrics.
@@ -105,6 +108,9 @@ pub enum Error {
     /// Text and tokens do not go together.
     #[error(transparent)]
     Text(#[from] TextError),
+    /// The row is not changed.
+    #[error(transparent)]
+    Scale(#[from] ScaleError),
     /// A fault of this program.
     #[error("the server made a mistake: {0}")]
     Internal(String),
@@ -168,6 +174,7 @@ impl Error {
             Self::Unauthorized { .. } => Class::request(StatusCode::UNAUTHORIZED, "invalid_api_key"),
             Self::Engine(error) => classify_engine(error),
             Self::Text(error) => classify_text(error),
+            Self::Scale(error) => classify_scale(error),
             Self::Internal(_) => Class::service(StatusCode::INTERNAL_SERVER_ERROR, "internal_error"),
         }
     }
@@ -212,6 +219,16 @@ fn classify_text(error: &TextError) -> Class<'static> {
     }
 }
 
+fn classify_scale(error: &ScaleError) -> Class<'static> {
+    match error {
+        ScaleError::NotNow(_) => Class::request(StatusCode::CONFLICT, "not_now"),
+        ScaleError::UnknownNode { .. } => Class::request(StatusCode::NOT_FOUND, "node_not_found").about("nodes"),
+        ScaleError::Ambiguous { .. } => Class::request(StatusCode::BAD_REQUEST, "ambiguous_node").about("nodes"),
+        ScaleError::Impossible(_) => Class::request(StatusCode::UNPROCESSABLE_ENTITY, "impossible"),
+        ScaleError::ShuttingDown => Class::service(StatusCode::SERVICE_UNAVAILABLE, "shutting_down"),
+    }
+}
+
 impl ResponseError for Error {
     fn status_code(&self) -> StatusCode {
         self.class().status
@@ -222,7 +239,10 @@ impl ResponseError for Error {
         let headers = response.headers_mut();
         match self {
             Self::Engine(
-                EngineError::QueueFull { .. } | EngineError::QueueDeadline { .. } | EngineError::Restoring { .. },
+                EngineError::QueueFull { .. }
+                | EngineError::QueueDeadline { .. }
+                | EngineError::Restoring { .. }
+                | EngineError::ShuttingDown,
             ) => {
                 headers.insert(header::RETRY_AFTER, HeaderValue::from(RETRY_AFTER_SECONDS));
             }

@@ -12,7 +12,7 @@ use tokio::time::interval;
 
 use crate::config::ApiConfig;
 use crate::error::{Error, Result};
-use crate::{access, chat, completions, models, observe, status, tokenize};
+use crate::{access, chat, completions, models, observe, scale, status, tokenize};
 
 /// How often samples of histograms are put in their buckets when nobody reads the metrics: until then each sample
 /// takes memory of its own.
@@ -120,8 +120,10 @@ fn pages(config: &mut web::ServiceConfig) {
     config
         .service(page("/", web::get().to(status::hello), "GET"))
         .service(page("/health", web::get().to(status::health), "GET"))
+        .service(page("/live", web::get().to(status::live), "GET"))
         .service(page("/metrics", web::get().to(status::metrics), "GET"))
         .service(page("/admin/v1/status", web::get().to(status::report), "GET"))
+        .service(page("/admin/v1/scale", web::post().to(scale::create), "POST"))
         .service(page("/v1/models", web::get().to(models::list), "GET"))
         .service(page("/v1/models/{id:.+}", web::get().to(models::show), "GET"))
         .service(page("/v1/chat/completions", web::post().to(chat::create), "POST"))

@@ -1,4 +1,4 @@
-//! `GET /health`, `GET /admin/v1/status`, `GET /metrics` and the list of pages at `GET /`.
+//! `GET /health`, `GET /live`, `GET /admin/v1/status`, `GET /metrics` and the list of pages at `GET /`.
 
 use actix_web::http::StatusCode;
 use actix_web::{HttpRequest, HttpResponse, web};
@@ -27,12 +27,23 @@ pub struct StatusReport {
     pub architecture: String,
     /// Tokens of one session.
     pub context: usize,
-    /// The nodes that belong to the cluster, those without a stage too. Empty where everything is one process.
-    #[serde(default)]
-    pub nodes: Vec<NodeCard>,
+    /// The cluster; empty where everything is one process.
+    #[serde(flatten)]
+    pub cluster: ClusterCard,
     /// What the service is doing.
     #[serde(flatten)]
     pub status: Status,
+}
+
+/// What is known of a cluster besides what its row does.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct ClusterCard {
+    /// The nodes that belong to it, those without a stage too.
+    #[serde(default)]
+    pub nodes: Vec<NodeCard>,
+    /// The change of the row that is under way, and how far it is.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub moving: Option<String>,
 }
 
 /// A node of a cluster, as a planner wants to know it.
@@ -56,13 +67,26 @@ pub struct NodeCard {
     pub products: Option<f64>,
     /// It is used only when others are too few.
     pub standby: bool,
+    /// It is not used until it is added again.
+    #[serde(default)]
+    pub drained: bool,
 }
 
-/// Whether requests are served, for whoever sends or restarts.
+/// Whether requests are served, for whoever sends them.
 pub(crate) async fn health(api: web::Data<Api>) -> Result<HttpResponse> {
-    let Status { ready, running, waiting, .. } = api.engine.status().await?;
-    let (code, status) = if ready { (StatusCode::OK, "ok") } else { (StatusCode::SERVICE_UNAVAILABLE, "loading") };
+    let Status { ready, draining, running, waiting, .. } = api.engine.status().await?;
+    let (code, status) = match (ready, draining) {
+        (true, _) => (StatusCode::OK, "ok"),
+        (false, true) => (StatusCode::SERVICE_UNAVAILABLE, "draining"),
+        (false, false) => (StatusCode::SERVICE_UNAVAILABLE, "loading"),
+    };
     Ok(HttpResponse::build(code).json(json!({ "status": status, "running": running, "waiting": waiting })))
+}
+
+/// Whether the service answers at all, for whoever would start it again: it may wait for shards.
+pub(crate) async fn live(api: web::Data<Api>) -> Result<HttpResponse> {
+    api.engine.status().await?;
+    Ok(HttpResponse::Ok().json(json!({ "status": "alive" })))
 }
 
 /// What every stage holds and does, for people and programs that look after it.
@@ -75,7 +99,7 @@ pub(crate) async fn report(api: web::Data<Api>) -> Result<HttpResponse> {
         model: model.id.clone(),
         architecture: model.architecture.clone(),
         context: model.context,
-        nodes: api.config.nodes.as_ref().map(|nodes| nodes.borrow().clone()).unwrap_or_default(),
+        cluster: api.config.cluster.as_ref().map(|cluster| cluster.borrow().clone()).unwrap_or_default(),
         status,
     }))
 }
@@ -121,8 +145,10 @@ pub(crate) async fn hello(api: web::Data<Api>) -> HttpResponse {
          POST /tokenize              text or messages to tokens\n\
          POST /detokenize            tokens to text\n\
          GET  /health                whether requests are served\n\
+         GET  /live                  whether the service answers at all\n\
          GET  /metrics               metrics for Prometheus\n\
-         GET  /admin/v1/status       what every stage holds and does\n",
+         GET  /admin/v1/status       what every stage holds and does\n\
+         POST /admin/v1/scale        add, drain or remove nodes, or place the layers anew\n",
         env!("CARGO_PKG_VERSION"),
         model.id,
     ))

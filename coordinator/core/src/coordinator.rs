@@ -4,21 +4,26 @@
 //! for all its tokens are free it is `Opened`; each `Want` brings tokens that it wants run; the scheduler cuts them
 //! into chunks and sends steps while credits last; a step's `Done` returns its credit and brings outcomes; `Leave`
 //! ends it, wherever it is. `coordinator/compose.rs` says how a step's chunks are chosen, `coordinator/running.rs`
-//! how run-ahead works, `coordinator/restoring.rs` how sessions outlive their row.
+//! how run-ahead works, `coordinator/restoring.rs` how sessions outlive their row, `coordinator/switching.rs` how another
+//! row takes over while they run.
 
 mod admission;
 mod compose;
+mod overdue;
 mod pace;
 mod restoring;
 mod running;
 mod status;
+mod switching;
 #[cfg(test)]
 mod tests;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
 
-use paceline_proto::{Epoch, Operation, Outcome, SamplingSettings, SessionId, Step, StepDone, StepId, Wanted};
+use paceline_proto::{
+    Epoch, Operation, Outcome, PageId, SamplingSettings, SessionId, Slot, Step, StepDone, StepId, Wanted,
+};
 
 pub use admission::Refusal;
 pub use running::Misuse;
@@ -31,6 +36,7 @@ use admission::Waiting;
 use compose::InFlight;
 use pace::Pace;
 use running::Running;
+use switching::Hold;
 
 /// What the coordinator is told.
 #[derive(Debug, Clone, PartialEq)]
@@ -73,6 +79,18 @@ pub enum Event {
         /// Its bounds.
         limits: Box<Limits>,
     },
+    /// Another row is to take over: no further step is sent, and `Still` follows when all are back.
+    Hold,
+    /// A row of the same memory has all that was in use when the row in force became still, and takes its place. Ignored
+    /// unless [`Coordinator::is_still`], since a row that failed meanwhile is over.
+    Switch {
+        /// The new placement's epoch.
+        epoch: Epoch,
+        /// Its bounds.
+        limits: Box<Limits>,
+    },
+    /// No other row takes over after all: the one that is held goes on.
+    Resume,
     /// The moment that [`Coordinator::deadline`] named has come.
     Tick,
     /// The service ends: everybody is lost, and nobody is let in any more.
@@ -129,6 +147,13 @@ pub enum Action {
     Cancel {
         /// Whose.
         session: SessionId,
+    },
+    /// The row that was to be held is still: nothing is under way, and the memory of its stages stands.
+    Still {
+        /// Pages in use, in ascending order.
+        pages: Vec<PageId>,
+        /// Slots in use, in ascending order.
+        slots: Vec<Slot>,
     },
     /// The session's row is over. It keeps its place, and is to open again with all the tokens it has; what it wants
     /// until then is ignored.
@@ -214,6 +239,14 @@ pub enum Loss {
         /// The one that came.
         came: StepId,
     },
+    /// The oldest step is not back: a stage hangs, or what it sent never came.
+    #[error("step {step} is not back after {} s: a stage hangs", waited.as_secs())]
+    Overdue {
+        /// Which.
+        step: StepId,
+        /// Since when nothing came back.
+        waited: Duration,
+    },
     /// There is no placement yet.
     #[error("no stages are placed yet")]
     Unplaced,
@@ -270,7 +303,10 @@ pub struct Coordinator {
     closes: Vec<Operation>,
     /// Each holds a credit; oldest first.
     steps: VecDeque<InFlight>,
+    /// When a step last came back, or was sent while none was in flight.
+    moved: Duration,
     pace: Pace,
+    hold: Hold,
     /// Why nothing can run until a new placement is in force.
     broken: Option<Loss>,
     counts: status::Counts,
@@ -294,7 +330,9 @@ impl Coordinator {
             unanswered: BTreeSet::new(),
             closes: Vec::new(),
             steps: VecDeque::new(),
+            moved: Duration::ZERO,
             pace: Pace::default(),
+            hold: Hold::No,
             broken: None,
             counts: status::Counts::default(),
             limits,
@@ -316,12 +354,17 @@ impl Coordinator {
             Event::Done(done) => self.done(done, now, actions),
             Event::Failed { stage, reason } => self.fail(Loss::Stage { stage, reason }, now, actions),
             Event::Reset { epoch, limits } => self.reset(epoch, *limits, now, actions),
+            Event::Hold => self.hold(),
+            Event::Switch { epoch, limits } => self.switch(epoch, *limits, actions),
+            Event::Resume => self.resume(),
             Event::Tick => {}
             Event::Stop => self.stop(actions),
         }
         self.admit(actions);
         self.expire(now, actions);
+        self.expect_results(now, actions);
         self.send_steps(now, actions);
+        self.come_to_rest(now, actions);
         debug_assert_eq!(crate::invariants::accounts_balance(&self.accounts()), Ok(()));
     }
 
@@ -329,7 +372,12 @@ impl Coordinator {
     pub fn deadline(&self, now: Duration) -> Option<Duration> {
         let queue = self.waiting.values().map(|waiting| waiting.due(&self.limits));
         let gather = self.unanswered.iter().map(|(since, _)| *since + self.limits.gather).find(|end| *end > now);
-        queue.chain(gather).min()
+        queue.chain(gather).chain(self.overdue_at()).min()
+    }
+
+    /// The bounds of the placement in force.
+    pub fn limits(&self) -> &Limits {
+        &self.limits
     }
 
     /// Why nothing can run: the stages must be placed anew, and a `Reset` sent. To be asked after `Done` too, since
@@ -362,6 +410,7 @@ impl Coordinator {
             return;
         }
         let step = self.steps.pop_front().expect("a known step is in flight");
+        self.moved = now;
         if step.id != done.step {
             return self.fail(Loss::Missing { missing: step.id, came: done.step }, now, actions);
         }

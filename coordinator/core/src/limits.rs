@@ -11,6 +11,13 @@ pub const QUEUE_DEADLINE: Duration = Duration::from_secs(60);
 pub const RESTORE_DEADLINE: Duration = Duration::from_secs(120);
 /// How often a session may be interrupted by faults without a token in between: it may be what takes down row after row.
 pub const RESTORES: u32 = 3;
+/// A step that is not back so long after it was expected has met a stage that hangs: far more than a busy machine holds up a
+/// process, and no longer than people wait. Nothing else finds such a stage, whose process is there and sends heartbeats.
+pub const STEP_DEADLINE: Duration = Duration::from_secs(30);
+/// In addition a step may take so many times what it should take: machines are shared, and contexts grow.
+pub const STEP_PATIENCE: u32 = 20;
+/// While it is not known what steps take, so many times the deadline in addition.
+pub const FIRST_STEPS: u32 = 20;
 /// Steps in flight per stage: one that computes and one that waits behind it, so that no stage idles while a
 /// result travels. More would only add to the time to the next token.
 pub const CREDITS_PER_STAGE: usize = 2;
@@ -52,6 +59,8 @@ pub struct Limits {
     pub restore_deadline: Duration,
     /// How often a session may be interrupted by faults without a token in between.
     pub restores: u32,
+    /// How long a step may be overdue; nothing where no other row could be placed, so that waiting is all one can do.
+    pub step_deadline: Option<Duration>,
     /// Rows of a step, decode and prefill together: the stages' buffers hold as many.
     pub step_rows: usize,
     /// Rows of a step of which a token or a vector is wanted: the tail's logits hold as many.
@@ -95,6 +104,7 @@ impl Limits {
             queue_deadline: QUEUE_DEADLINE,
             restore_deadline: RESTORE_DEADLINE,
             restores: RESTORES,
+            step_deadline: Some(STEP_DEADLINE),
             step_rows: PREFILL_ROWS + slots,
             step_wanted: slots + 1,
             credits: CREDITS_PER_STAGE * stages,
@@ -126,6 +136,12 @@ impl Limits {
             Some((name, value, least)) => Err(InvalidLimit { name, value, least }),
             None => Ok(()),
         }
+    }
+
+    /// Whether stages of both have the same pages and slots, and sessions the same bounds.
+    pub fn same_memory(&self, other: &Self) -> bool {
+        let memory = |limits: &Self| (limits.slots, limits.pages, limits.page_tokens, limits.context);
+        memory(self) == memory(other)
     }
 
     /// Pages that hold `tokens` tokens.

@@ -275,7 +275,8 @@ impl<'a> Simulation<'a> {
                 let at = self.events.now() + self.scenario.message;
                 self.events.post(at, Mail::Row(self.row.epoch, RowEvent::Cancel(session)));
             }
-            Action::Closed { .. } => {}
+            // Nobody holds a row here, so none is ever still.
+            Action::Closed { .. } | Action::Still { .. } => {}
             Action::Lost { session, loss } => self.answer(session, session::Event::Lost(loss)),
         }
     }

@@ -9,11 +9,12 @@ use tracing::{debug, info, warn};
 use super::{Health, Placed, PlacementError, StageCard};
 use crate::actor::CoordinatorActor;
 use crate::engine::Status;
+use crate::metrics;
 
 /// Controls the service from the outside. Cheap to clone.
 #[derive(Clone)]
 pub struct Control {
-    coordinator: Addr<CoordinatorActor>,
+    pub(crate) coordinator: Addr<CoordinatorActor>,
     health: watch::Receiver<Health>,
 }
 
@@ -82,6 +83,9 @@ impl Handler<Replace> for CoordinatorActor {
         let (epoch, limits) = (placed.epoch, Box::new(placed.limits.clone()));
         let (stages, sessions) = (placed.stages.len(), self.core.status().waiting);
         info!(%epoch, stages, sessions, "a row is placed: sessions that wait go on");
+        if self.row.is_some() {
+            metrics::row_switched(metrics::Way::Replayed);
+        }
         self.install(placed, context);
         self.on(Event::Reset { epoch, limits }, context);
         Ok(())
@@ -145,6 +149,7 @@ impl Handler<GetStatus> for CoordinatorActor {
             uptime_seconds: self.begun.elapsed().as_secs_f64(),
             epoch,
             ready: !self.draining && status.ready,
+            draining: self.draining,
             ..status
         })
     }

@@ -4,3 +4,4 @@
 mod played;
 mod replacing;
 mod sessions;
+mod switching;

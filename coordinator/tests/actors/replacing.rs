@@ -15,16 +15,16 @@ use tokio::time::timeout;
 use crate::played::{Script, answer, placed, request, run, service, settle, text_side, token_at};
 
 /// Far more than anything here takes.
-const PATIENCE: Duration = Duration::from_secs(20);
+pub(crate) const PATIENCE: Duration = Duration::from_secs(20);
 
-type Held = Arc<Mutex<Vec<Frame>>>;
+pub(crate) type Held = Arc<Mutex<Vec<Frame>>>;
 
 async fn replace(control: &Control, epoch: u32, script: Script) {
     control.replace(placed(epoch, script).0).await.expect("a placement that can run");
 }
 
 /// Reads an answer to its end.
-async fn read(mut generation: Generation) -> (Vec<u32>, Option<Error>) {
+pub(crate) async fn read(mut generation: Generation) -> (Vec<u32>, Option<Error>) {
     let mut tokens = Vec::new();
     while let Some(update) = timeout(PATIENCE, generation.updates.recv()).await.expect("an answer goes on") {
         match update {
@@ -37,11 +37,11 @@ async fn read(mut generation: Generation) -> (Vec<u32>, Option<Error>) {
 }
 
 /// The whole answer to a prompt of so many tokens.
-fn whole(prompt: u32, tokens: u32) -> (Vec<u32>, Option<Error>) {
+pub(crate) fn whole(prompt: u32, tokens: u32) -> (Vec<u32>, Option<Error>) {
     ((prompt..prompt + tokens).map(token_at).collect(), None)
 }
 
-async fn is_served(engine: &Engine, tokens: usize) {
+pub(crate) async fn is_served(engine: &Engine, tokens: usize) {
     let (answer, error) = read(engine.generate(request(tokens)).await.expect("admitted")).await;
     assert_eq!((answer.len(), error), (tokens, None));
     assert_eq!(answer[0], token_at(3));

@@ -9,3 +9,4 @@ mod harness;
 mod leaving;
 mod pages;
 mod refusals;
+mod scaling;

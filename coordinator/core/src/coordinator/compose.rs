@@ -23,6 +23,7 @@ use std::time::Duration;
 use paceline_proto::{Chunk, ChunkResult, Operation, Outcome, SessionId, Step, StepId, Wanted};
 
 use super::running::Readiness;
+use super::switching::Hold;
 use super::{Action, Coordinator};
 use crate::limits::{LEAST_PART_ROWS, LEAST_PREFILL_ROWS, PARTS_PER_STAGE};
 
@@ -63,7 +64,7 @@ impl InFlight {
 
 /// A step in the making.
 #[derive(Debug)]
-struct Draft {
+pub(super) struct Draft {
     id: StepId,
     operations: Vec<Operation>,
     chunks: Vec<Chunk>,
@@ -83,10 +84,13 @@ struct Ready {
 }
 
 impl Coordinator {
-    /// Sends steps while there are credits and rows to run.
+    /// Sends steps while there are credits and rows to run, and the row is not held.
     pub(super) fn send_steps(&mut self, now: Duration, actions: &mut Vec<Action>) {
-        while self.steps.len() < self.limits.credits && !self.gathering(now) {
+        while self.hold == Hold::No && self.steps.len() < self.limits.credits && !self.gathering(now) {
             let Some(draft) = self.compose() else { break };
+            if self.steps.is_empty() {
+                self.moved = now;
+            }
             actions.push(self.send(draft));
         }
         self.count_credit_wait(now);
@@ -125,7 +129,8 @@ impl Coordinator {
         (!draft.chunks.is_empty() || closes_only).then_some(draft)
     }
 
-    fn draft(&self) -> Draft {
+    /// A step that takes along nothing yet.
+    pub(super) fn draft(&self) -> Draft {
         Draft {
             id: StepId(self.next_step),
             operations: Vec::new(),
@@ -224,7 +229,7 @@ impl Coordinator {
     }
 
     /// Takes a credit.
-    fn send(&mut self, draft: Draft) -> Action {
+    pub(super) fn send(&mut self, draft: Draft) -> Action {
         let Draft { id, operations, chunks, values, prefill_rows, decode_rows, .. } = draft;
         self.next_step += 1;
         self.counts.steps += 1;

@@ -1,5 +1,7 @@
 //! How fast the row is, learned from the times that come back with every step.
 
+use std::time::Duration;
+
 use paceline_proto::StageTime;
 
 use crate::limits::LEAST_PREFILL_ROWS;
@@ -77,6 +79,13 @@ impl Pace {
         // A stage that takes a twentieth of the slowest one's time is not worth a group of its own.
         let needed = self.stages_busy.get().map_or(stages, |busy| (busy - 0.05).ceil() as usize);
         needed.clamp(1, stages)
+    }
+
+    /// How long a step should take on the slowest stage; nothing while that is not known.
+    pub(super) fn expected(&self, prefill_rows: usize, decode_rows: usize) -> Option<Duration> {
+        let prefill = if prefill_rows > 0 { self.prefill_row.get()? * prefill_rows as f64 } else { 0.0 };
+        let decode = if decode_rows > 0 { self.decode_step.get()? } else { 0.0 };
+        Duration::try_from_secs_f64((prefill + decode) / 1e6).ok()
     }
 
     pub(super) fn micros_per_prefill_row(&self) -> Option<f64> {

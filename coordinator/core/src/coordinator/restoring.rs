@@ -11,12 +11,14 @@ use paceline_proto::{Epoch, SessionId};
 
 use super::admission::Waiting;
 use super::running::Running;
+use super::switching::Hold;
 use super::{Action, Coordinator, Loss, Opening, status};
 use crate::limits::Limits;
 
 impl Coordinator {
     /// The memory of all stages is worth nothing any more: who runs is interrupted, and nobody is let in.
     pub(super) fn fail(&mut self, loss: Loss, now: Duration, actions: &mut Vec<Action>) {
+        self.hold = Hold::No;
         self.steps.clear();
         self.closes.clear();
         self.unanswered.clear();
@@ -81,6 +83,7 @@ impl Coordinator {
 
     /// Everybody is lost, and nobody is let in any more.
     pub(super) fn stop(&mut self, actions: &mut Vec<Action>) {
+        self.hold = Hold::No;
         self.steps.clear();
         let waiting = self.waiting.values().map(|waiting| waiting.session);
         for session in self.running.keys().copied().chain(waiting).collect::<Vec<_>>() {

@@ -1,6 +1,8 @@
 //! Events in, actions out, case by case. What holds for all cases together is in the simulation.
 
+mod overdue;
 mod restoring;
+mod switching;
 
 use paceline_proto::{Chunk, ChunkInput, ChunkResult, PageId, SampledToken, Slot, StageTime};
 use uuid::Uuid;
@@ -25,6 +27,7 @@ fn small() -> Limits {
         queue: 2,
         gather: Duration::ZERO,
         run_ahead: false,
+        step_deadline: None,
         ..Limits::new(1, 2, 4, 4, 64)
     }
 }
@@ -62,9 +65,12 @@ impl Bench {
     }
 
     fn done(&mut self, step: u64, outcomes: Vec<(u128, Outcome)>) -> Vec<Action> {
+        self.done_in(step, outcomes, vec![StageTime { busy: 1000, ..StageTime::default() }])
+    }
+
+    fn done_in(&mut self, step: u64, outcomes: Vec<(u128, Outcome)>, times: Vec<StageTime>) -> Vec<Action> {
         let result = |(number, outcome)| ChunkResult { session: name(number), outcome };
         let results = outcomes.into_iter().map(result).collect();
-        let times = vec![StageTime { busy: 1000, ..StageTime::default() }];
         self.on(Event::Done(StepDone { epoch: Epoch(1), step: StepId(step), results, times }))
     }
 }

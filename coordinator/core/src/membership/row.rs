@@ -4,7 +4,8 @@ use std::time::Duration;
 
 use paceline_proto::{Epoch, NodeId};
 
-use super::{LINK_DEADLINE, LOAD_DEADLINE};
+use super::{LINK_DEADLINE, LOAD_DEADLINE, Share};
+use crate::planner::{Placement, StagePlan};
 
 /// How far a row is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -15,8 +16,9 @@ pub(super) enum Phase {
 }
 
 #[derive(Debug)]
-struct Stage {
-    node: NodeId,
+pub(super) struct Stage {
+    pub(super) node: NodeId,
+    pub(super) plan: StagePlan,
     loaded: bool,
     linked: bool,
     /// When it last came forward.
@@ -28,16 +30,22 @@ struct Stage {
 pub(super) struct Row {
     pub(super) epoch: Epoch,
     pub(super) phase: Phase,
-    stages: Vec<Stage>,
+    pub(super) stages: Vec<Stage>,
     /// The coordinator's own links are there.
     ready: bool,
     linking_since: Duration,
 }
 
 impl Row {
-    pub(super) fn new(epoch: Epoch, nodes: &[NodeId], now: Duration) -> Self {
-        let stage = |&node| Stage { node, loaded: false, linked: false, since: now };
-        let stages = nodes.iter().map(stage).collect();
+    pub(super) fn new(epoch: Epoch, nodes: &[NodeId], placement: &Placement, now: Duration) -> Self {
+        let stage = |(&node, plan): (&NodeId, &StagePlan)| Stage {
+            node,
+            plan: plan.clone(),
+            loaded: false,
+            linked: false,
+            since: now,
+        };
+        let stages = nodes.iter().zip(&placement.stages).map(stage).collect();
         Self { epoch, phase: Phase::Loading, stages, ready: false, linking_since: now }
     }
 
@@ -45,8 +53,17 @@ impl Row {
         self.stages.iter().map(|stage| stage.node)
     }
 
+    pub(super) fn has(&self, node: NodeId) -> bool {
+        self.stage_of(node).is_some()
+    }
+
     pub(super) fn stage_of(&self, node: NodeId) -> Option<usize> {
         self.stages.iter().position(|stage| stage.node == node)
+    }
+
+    /// Who holds what.
+    pub(super) fn shares(&self) -> Vec<Share> {
+        self.stages.iter().map(|stage| Share { node: stage.node, layers: stage.plan.layers.clone() }).collect()
     }
 
     pub(super) fn progressed(&mut self, node: NodeId, now: Duration) {
@@ -93,7 +110,7 @@ impl Row {
                 let seconds = LOAD_DEADLINE.as_secs();
                 Some((Some(stage), format!("stage {stage} made no progress in loading for {seconds} s")))
             }
-            Phase::Linking if waits(self.linking_since, LINK_DEADLINE) => {
+            Phase::Linking if !self.all_linked() && waits(self.linking_since, LINK_DEADLINE) => {
                 let stage = self.stages.iter().position(|stage| !stage.linked);
                 let who = stage.map_or("the coordinator".to_owned(), |stage| format!("stage {stage}"));
                 Some((stage, format!("{who} was not linked within {} s", LINK_DEADLINE.as_secs())))

@@ -1,5 +1,8 @@
 //! Nodes that come, go, fail and fall silent, and what becomes of their rows.
 
+mod moving;
+mod remembered;
+
 use std::sync::OnceLock;
 
 use paceline_gguf::testing::PublishedShape;
@@ -8,7 +11,7 @@ use proptest::prelude::*;
 use uuid::Uuid;
 
 use super::*;
-use crate::planner::{DeviceSpec, Host, Wishes, plan};
+use crate::planner::{Host, Wishes, plan, shared_weights};
 
 fn node(number: u128) -> NodeId {
     NodeId(Uuid::from_u128(number))
@@ -40,22 +43,30 @@ fn read_shape() -> ModelShape {
     ModelShape::read(&gguf).expect("a model")
 }
 
-/// A membership that places the model on so many devices, in the order in which they are given.
-fn membership(wanted: usize) -> Membership {
-    let shape = shape();
-    let place = move |devices: &[(NodeId, DeviceSpec)]| {
+/// Places the model on so many devices, in the order in which they are given.
+struct InOrder(ModelShape);
+
+impl Planner for InOrder {
+    fn place(&mut self, devices: &[(NodeId, DeviceSpec)], stages: usize) -> Result<Placement, String> {
         if devices.iter().any(|(_, device)| device.memory_bytes == 0) {
             return Err("no memory".to_owned());
         }
-        let host = Host { memory_bytes: devices[0].1.memory_bytes, threads: wanted };
-        let placed = plan(&shape, &Wishes::new(wanted, 1024, 2), &host);
+        let host = Host { memory_bytes: devices[0].1.memory_bytes, threads: stages };
+        let placed = plan(&self.0, &Wishes::new(stages, 1024, 2), &host);
         let mut placement = placed.map_err(|error| error.to_string())?;
         for (index, stage) in placement.stages.iter_mut().enumerate() {
             stage.device = index;
         }
         Ok(placement)
-    };
-    Membership::new(wanted, Box::new(place))
+    }
+
+    fn shared(&self, one: &StagePlan, other: &StagePlan) -> u64 {
+        shared_weights(&self.0, one, other)
+    }
+}
+
+fn membership(wanted: usize) -> Membership {
+    Membership::new(wanted, Box::new(InOrder(shape())))
 }
 
 /// A membership, its clock and what it did.
@@ -108,7 +119,7 @@ impl World {
 /// The row that a `Load` among the actions names.
 fn row_of(actions: &[Action]) -> (Epoch, Vec<NodeId>) {
     let load = actions.iter().find_map(|action| match action {
-        Action::Load { epoch, row, placement } => {
+        Action::Load { epoch, row, placement, .. } => {
             assert_eq!(placement.stages.len(), row.len());
             Some((*epoch, row.clone()))
         }
@@ -314,7 +325,7 @@ proptest! {
             }
             for action in world.on(event) {
                 match action {
-                    Action::Load { epoch, row, placement } => {
+                    Action::Load { epoch, row, placement, .. } => {
                         prop_assert!(epoch > newest);
                         prop_assert_eq!(row.len(), placement.stages.len());
                         newest = epoch;

@@ -3,16 +3,16 @@
 use std::{iter::Sum, ops::Add};
 
 use paceline_gguf::ModelShape;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
-use super::{Wishes, cut::Stage, footprint::Footprint};
+use super::{StagePlan, Wishes, cut::Stage, footprint::Footprint};
 
 /// What a device works with whatever the rows of a step: partial results of long contexts (8 MiB), some 160 KiB for each
 /// of up to fifty threads, tables, padded rows.
 pub(super) const SCRATCH_BYTES: u64 = 16 << 20;
 
 /// Bytes by what they are for. Sums that are too large stop at the largest number.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Memory {
     /// Layers and head, as stored in the model file.
     pub weights: u64,
@@ -86,6 +86,19 @@ impl Sum for Memory {
     fn sum<I: Iterator<Item = Self>>(parts: I) -> Self {
         parts.fold(Self::default(), Add::add)
     }
+}
+
+/// Bytes of weights that two stages of a model have in common, as a device packs them: it holds them once for both.
+pub fn shared_weights(shape: &ModelShape, one: &StagePlan, other: &StagePlan) -> u64 {
+    let layers = one.layers.start.max(other.layers.start)..one.layers.end.min(other.layers.end);
+    let mut shared = shape.other;
+    if !layers.is_empty() {
+        shared = shared + shape.weights(layers);
+    }
+    if one.last && other.last {
+        shared = shared + shape.head();
+    }
+    shared.packed
 }
 
 /// Bytes of weights that the stage reads for one token.

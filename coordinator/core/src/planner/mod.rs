@@ -37,7 +37,7 @@ pub use device::{Cluster, DeviceSpec, LinkSpeed, MAX_DEVICES, STEP_OVERHEAD, Spe
 pub use error::{Error, Result};
 pub use fit::WouldFit;
 pub use load::Load;
-pub use memory::Memory;
+pub use memory::{Memory, shared_weights};
 pub use place::place;
 pub use placement::{LeftOut, Note, Placement, StagePlan};
 pub use predict::{Prediction, StageTiming};

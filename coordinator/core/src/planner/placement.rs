@@ -3,7 +3,7 @@
 use std::{fmt, ops::Range};
 
 use paceline_gguf::{KvType, ModelShape};
-use serde::{Serialize, Serializer};
+use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 
 use super::{
     Host, Memory, Wishes,
@@ -14,7 +14,7 @@ use super::{
 };
 
 /// Which stage holds what, and what the whole is good for.
-#[derive(Debug, Clone, PartialEq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Placement {
     /// The model's name, where its file has one.
     pub model: Option<String>,
@@ -35,10 +35,10 @@ pub struct Placement {
     /// The most rows of a step of which a token or a vector is wanted.
     pub step_wanted: usize,
     /// How keys are cached.
-    #[serde(serialize_with = "type_name")]
+    #[serde(serialize_with = "type_name", deserialize_with = "type_of_name")]
     pub key_type: KvType,
     /// How values are cached.
-    #[serde(serialize_with = "type_name")]
+    #[serde(serialize_with = "type_name", deserialize_with = "type_of_name")]
     pub value_type: KvType,
     /// Bytes of keys and values of one token on all stages.
     pub key_value_per_token: u64,
@@ -47,16 +47,16 @@ pub struct Placement {
     /// Bytes that the host, or all devices, have for all of this.
     pub available: u64,
     /// How fast it should be; `None` where speeds are not known.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub prediction: Option<Prediction>,
     /// Whether the wished targets are met.
-    #[serde(skip_serializing_if = "Vec::is_empty")]
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub targets: Vec<Verdict>,
     /// Devices that hold nothing, and why.
-    #[serde(skip_serializing_if = "Vec::is_empty")]
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub left_out: Vec<LeftOut>,
     /// Why the placement is as it is.
-    #[serde(skip_serializing_if = "Vec::is_empty")]
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub reasons: Vec<String>,
     /// What the user should know.
     pub notes: Vec<Note>,
@@ -75,7 +75,7 @@ impl Placement {
 }
 
 /// What one stage holds.
-#[derive(Debug, Clone, PartialEq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct StagePlan {
     /// Its layers, of the main layers.
     pub layers: Range<usize>,
@@ -99,19 +99,19 @@ pub struct StagePlan {
     /// The name of its device.
     pub device_name: String,
     /// Where its device is; empty where all stages share one host.
-    #[serde(skip_serializing_if = "String::is_empty")]
+    #[serde(default, skip_serializing_if = "String::is_empty")]
     pub host: String,
     /// Bytes that its device has.
     pub device_memory: u64,
     /// Bytes of them that stay free.
     pub device_free: u64,
     /// How long it should take; `None` where its device's speed is not known.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub timing: Option<StageTiming>,
 }
 
 /// A device that holds nothing.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LeftOut {
     /// Its number in the cluster.
     pub device: usize,
@@ -124,7 +124,7 @@ pub struct LeftOut {
 }
 
 /// Something unusual about a placement that is not an error.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "note", rename_all = "snake_case")]
 pub enum Note {
     /// The context is longer than the trained one; positions are stretched.
@@ -176,6 +176,11 @@ impl fmt::Display for Note {
 /// Writes a type by its name.
 fn type_name<S: Serializer>(kind: &KvType, serializer: S) -> Result<S::Ok, S::Error> {
     serializer.collect_str(kind)
+}
+
+/// Reads a type's name.
+fn type_of_name<'de, D: Deserializer<'de>>(deserializer: D) -> Result<KvType, D::Error> {
+    String::deserialize(deserializer)?.parse().map_err(de::Error::custom)
 }
 
 /// Describes a division of the model that fits into so many bytes; devices are left to the caller.

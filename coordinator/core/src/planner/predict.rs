@@ -4,7 +4,7 @@
 //! are stages: then the slowest stage, once per group, or the way of one group through the row sets the pace,
 //! whichever takes longer. Chunks of prompts follow each other as closely as the slowest stage or link lets them.
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use super::{
     LinkSpeed, Speed, StageCost, StepShape, Wishes,
@@ -12,7 +12,7 @@ use super::{
 };
 
 /// What one stage takes for the usual steps.
-#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct StageTiming {
     /// Seconds of a decode step of one session.
     pub decode_one: f64,
@@ -26,7 +26,7 @@ pub struct StageTiming {
 }
 
 /// How fast a whole row should be, if every device reaches its speed.
-#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct Prediction {
     /// Tokens before the ones that are decoded.
     pub depth: usize,

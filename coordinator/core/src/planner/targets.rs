@@ -5,7 +5,7 @@ use std::str::FromStr;
 use std::time::Duration;
 
 use paceline_gguf::ModelShape;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use super::{
     Cluster, Load, Prediction, Wishes,
@@ -47,7 +47,7 @@ pub struct TargetError {
 }
 
 /// Whether a target is met.
-#[derive(Debug, Clone, PartialEq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Verdict {
     /// What is wanted.
     pub target: String,
@@ -56,7 +56,7 @@ pub struct Verdict {
     /// Whether that is enough.
     pub met: bool,
     /// Each of these alone would make it enough.
-    #[serde(skip_serializing_if = "Vec::is_empty")]
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub would_meet: Vec<String>,
 }
 

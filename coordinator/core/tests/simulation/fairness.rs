@@ -41,9 +41,10 @@ impl Fairness {
         }
     }
 
-    /// Another placement.
+    /// Another placement: who waits may be passed over as often as in that.
     pub(crate) fn placed(&mut self, limits: &Limits) {
         self.bound = bound(limits);
+        self.waiting.values_mut().for_each(|passed_over| *passed_over = 0);
     }
 
     pub(crate) fn opens(&mut self, session: SessionId) {

@@ -24,6 +24,7 @@ use crate::world::{Settings, World};
 
 const SEEDS: u64 = 300;
 const CLIENTS: usize = 60;
+const MOVING_SEEDS: u64 = 2000;
 
 fn random_limits(random: &mut Random) -> Limits {
     let stages = random.size(1, 4);
@@ -46,7 +47,7 @@ fn random_limits(random: &mut Random) -> Limits {
     }
 }
 
-fn random_settings(random: &mut Random) -> Settings {
+fn random_settings(random: &mut Random, moves: usize) -> Settings {
     let limits = random_limits(random);
     let mut faults: Vec<_> =
         (0..random.between(0, 6).saturating_sub(2)).map(|_| random.between(10_000, 1_500_000)).collect();
@@ -70,6 +71,7 @@ fn random_settings(random: &mut Random) -> Settings {
         latency: random.between(1, 900),
         placements: (0..faults.len() / 2).map(|_| placement(random)).collect(),
         faults,
+        moves: (0..moves).map(|_| random.between(1_000, 1_600_000)).collect(),
         plans: (0..CLIENTS).map(|_| Plan::random(random, &limits)).collect(),
         limits,
     }
@@ -78,7 +80,7 @@ fn random_settings(random: &mut Random) -> Settings {
 /// One run with everything that can go wrong; returns how its sessions ended, and how many of them had all they wanted
 /// although they were interrupted.
 fn simulate(seed: u64) -> (Vec<FinishReason>, usize) {
-    let settings = random_settings(&mut Random::new(seed));
+    let settings = random_settings(&mut Random::new(seed), 0);
     let mut world = World::new(seed, settings);
     world.run();
     world.check_end();
@@ -121,6 +123,36 @@ fn every_session_ends_once_with_exactly_its_tokens() {
         assert!(ends.get(kind).is_some_and(|count| *count > 20), "{kind} is too rare");
     }
     assert!(all_restored > 500, "{all_restored} went on in another row");
+}
+
+/// One run in which rows take over from each other; returns how many did.
+fn simulate_moves(seed: u64) -> usize {
+    let mut random = Random::new(seed);
+    let moves = random.size(1, 40);
+    let mut settings = random_settings(&mut random, moves);
+    settings.plans.truncate(20);
+    // In every other run nothing fails, so that nobody is interrupted.
+    if seed.is_multiple_of(2) {
+        settings.faults.clear();
+    }
+    let fails = !settings.faults.is_empty();
+    let mut world = World::new(seed, settings);
+    world.run();
+    world.check_end();
+    assert!(fails || world.clients.iter().all(|client| client.interruptions == 0), "a switch interrupted somebody");
+    world.switches
+}
+
+#[test]
+fn sessions_run_on_while_rows_take_over_from_each_other() {
+    let mut switches = 0;
+    for seed in 0..MOVING_SEEDS {
+        switches += catch_unwind(AssertUnwindSafe(|| simulate_moves(seed))).unwrap_or_else(|panic| {
+            eprintln!("seed {seed} fails: repeat it with simulate_moves({seed})");
+            resume_unwind(panic)
+        });
+    }
+    assert!(switches > 10 * MOVING_SEEDS as usize, "{switches} rows took over");
 }
 
 #[test]

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use paceline_core::Limits;
 use paceline_proto::{
-    Chunk, ChunkInput, ChunkResult, Epoch, Operation, Outcome, PageId, SampledToken, SessionId, StageTime, Step,
+    Chunk, ChunkInput, ChunkResult, Epoch, Operation, Outcome, PageId, SampledToken, SessionId, Slot, StageTime, Step,
     StepDone, StepId, Wanted,
 };
 
@@ -69,6 +69,22 @@ impl Row {
             finished: BTreeMap::new(),
             decode_steps: Vec::new(),
         }
+    }
+
+    /// Another row to which only these pages and slots were copied, and the sessions that are open.
+    pub(crate) fn moved(&self, epoch: Epoch, limits: &Limits, pages: &[PageId], slots: &[Slot]) -> Self {
+        let mut row = Self::new(epoch, limits, self.costs);
+        for page in pages.iter().map(|page| page.0 as usize) {
+            row.pages[page].clone_from(&self.pages[page]);
+        }
+        for slot in slots.iter().map(|slot| slot.0 as usize) {
+            row.states[slot] = self.states[slot];
+        }
+        // No step of the new row may run a token that a step of this one sampled.
+        let moved = |memory: &Memory| Memory { table: memory.table.clone(), sampled: BTreeMap::new(), ..*memory };
+        row.sessions = self.sessions.iter().map(|(session, memory)| (*session, moved(memory))).collect();
+        row.cancelled.clone_from(&self.cancelled);
+        row
     }
 
     /// Runs a step that arrives at `now`; returns its results and when they are there.

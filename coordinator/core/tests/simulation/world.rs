@@ -9,7 +9,7 @@ use std::time::Duration;
 use paceline_core::coordinator::{Action, Event};
 use paceline_core::invariants::{StepStream, accounts_balance, pages_held_once};
 use paceline_core::{Coordinator, Limits, Refusal, session};
-use paceline_proto::{Epoch, SessionId, Step, StepDone};
+use paceline_proto::{Epoch, PageId, SessionId, Slot, Step, StepDone};
 use uuid::Uuid;
 
 use crate::client::{Client, Plan};
@@ -31,6 +31,14 @@ enum Mail {
     Fault,
     /// The stages are placed anew.
     Restore,
+    /// Another row is to take over.
+    Hold,
+    /// The memory in use of the row of this epoch is copied, and the copies take over or are given up.
+    Move {
+        from: Epoch,
+        pages: Vec<PageId>,
+        slots: Vec<Slot>,
+    },
 }
 
 /// Two parties of which messages stay in order.
@@ -53,12 +61,18 @@ pub(crate) struct Settings {
     pub(crate) faults: Vec<u64>,
     /// The placements after each; then the first again.
     pub(crate) placements: Vec<Limits>,
+    /// When another row is to take over, in microseconds.
+    pub(crate) moves: Vec<u64>,
     pub(crate) plans: Vec<Plan>,
 }
 
 pub(crate) struct World {
     random: Random,
     settings: Settings,
+    /// The placement in force, as the coordinator knows it.
+    placed: (Epoch, Limits),
+    /// Rows that took over.
+    pub(crate) switches: usize,
     pub(crate) now: u64,
     sent: u64,
     mail: BTreeMap<(u64, u64), Mail>,
@@ -90,6 +104,8 @@ impl World {
         let clients: Vec<_> = settings.plans.iter().map(|plan| Client::new(plan.clone(), limits)).collect();
         let mut world = Self {
             random: Random::new(seed),
+            placed: (Epoch(0), limits.clone()),
+            switches: 0,
             now: 0,
             sent: 0,
             mail: BTreeMap::new(),
@@ -120,6 +136,9 @@ impl World {
         }
         for fault in self.settings.faults.clone() {
             self.post(fault, Mail::Fault);
+        }
+        for time in self.settings.moves.clone() {
+            self.post(time, Mail::Hold);
         }
     }
 
@@ -164,6 +183,8 @@ impl World {
             Mail::Read(index) => self.read(index),
             Mail::Fault => self.fault(),
             Mail::Restore => self.restore(),
+            Mail::Hold => self.send(Pair::Results, Mail::Coordinator(Event::Hold)),
+            Mail::Move { from, pages, slots } => self.move_row(from, &pages, &slots),
         }
     }
 
@@ -183,18 +204,54 @@ impl World {
         self.send(Pair::Results, Mail::Coordinator(Event::Reset { epoch, limits: Box::new(limits) }));
     }
 
+    /// The row is still: copying its memory takes a while.
+    fn still(&mut self, pages: Vec<PageId>, slots: Vec<Slot>) {
+        let pause = self.random.between(100, 30_000);
+        self.post(self.now + pause, Mail::Move { from: self.placed.0, pages, slots });
+    }
+
+    /// Now and then the copies are given up. A row that has failed meanwhile has nothing to copy, nor to resume.
+    fn move_row(&mut self, from: Epoch, pages: &[PageId], slots: &[Slot]) {
+        if from != self.row.epoch {
+            return;
+        }
+        if self.random.once_in(4) {
+            return self.send(Pair::Results, Mail::Coordinator(Event::Resume));
+        }
+        let (epoch, stages) = (Epoch(self.sent as u32), self.random.size(1, 4));
+        let limits = Limits {
+            stages,
+            credits: self.random.size(1, 2 * stages + 1),
+            run_ahead: self.random.once_in(2),
+            ..self.placed.1.clone()
+        };
+        self.row = self.row.moved(epoch, &limits, pages, slots);
+        self.send(Pair::Results, Mail::Coordinator(Event::Switch { epoch, limits: Box::new(limits) }));
+    }
+
     fn tell_coordinator(&mut self, event: Event) {
         match &event {
             Event::Open { opening, .. } if opening.again => {}
             Event::Open { session, .. } => self.fairness.opens(*session),
             Event::Want { session, .. } => self.fairness.wants(*session),
             Event::Leave { session } => self.fairness.gone(*session),
-            Event::Reset { limits, .. } => {
+            Event::Reset { epoch, limits } => {
                 self.stream = StepStream::new(limits);
                 self.fairness.placed(limits);
+                self.placed = (*epoch, Limits::clone(limits));
+            }
+            Event::Switch { epoch, limits } if self.coordinator.is_still() => {
+                self.fairness.placed(limits);
+                self.placed = (*epoch, Limits::clone(limits));
+                self.switches += 1;
             }
             Event::Tick => self.next_tick = None,
-            Event::Done(_) | Event::Failed { .. } | Event::Stop => {}
+            Event::Hold
+            | Event::Switch { .. }
+            | Event::Resume
+            | Event::Done(_)
+            | Event::Failed { .. }
+            | Event::Stop => {}
         }
         let now = Duration::from_micros(self.now);
         let mut actions = Vec::new();
@@ -238,6 +295,7 @@ impl World {
                 self.fairness.served(session);
                 self.answer(session, session::Event::Outcome { outcome, position });
             }
+            Action::Still { pages, slots } => self.still(pages, slots),
             Action::Interrupted { session } => {
                 self.fairness.interrupted(session);
                 self.answer(session, session::Event::Interrupted);

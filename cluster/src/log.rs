@@ -1,0 +1,101 @@
+//! The log: warnings on the terminal, unless more is asked for, and everything that matters in files where asked for.
+
+use anyhow::{Context, Result};
+use metrics::counter;
+use tracing::{Subscriber, warn};
+use tracing_appender::non_blocking::{ErrorCounter, NonBlocking, NonBlockingBuilder, WorkerGuard};
+use tracing_appender::rolling::{RollingFileAppender, Rotation};
+use tracing_subscriber::fmt::MakeWriter;
+use tracing_subscriber::layer::SubscriberExt;
+use tracing_subscriber::registry::LookupSpan;
+use tracing_subscriber::util::SubscriberInitExt;
+use tracing_subscriber::{EnvFilter, Layer, fmt};
+
+use crate::cli::{LogArgs, LogFormat};
+
+/// The variable that says what is logged, crate by crate.
+const FILTER: &str = "PACELINE_LOG";
+/// Lines that wait for the disk; more are dropped and counted: nobody waits for a log.
+const WAITING: usize = 16_384;
+
+/// Keeps the files open. What waits for the disk is written when it is dropped.
+#[derive(Default)]
+pub(crate) struct Log {
+    files: Option<(WorkerGuard, ErrorCounter)>,
+}
+
+/// Starts logging.
+pub(crate) fn start(arguments: &LogArgs, verbose: u8, command: &str) -> Result<Log> {
+    let terminal = layer(arguments.log_format, std::io::stderr, true, filter(verbose, "warn"));
+    let (file, log) = match &arguments.log_dir {
+        None => (None, Log::default()),
+        Some(folder) => {
+            let appender = RollingFileAppender::builder()
+                .rotation(Rotation::DAILY)
+                .filename_prefix(format!("paceline-{command}"))
+                .filename_suffix("log")
+                .max_log_files(usize::from(arguments.log_keep))
+                .build(folder)
+                .with_context(|| format!("cannot write log files into {}", folder.display()))?;
+            let builder = NonBlockingBuilder::default().lossy(true).buffered_lines_limit(WAITING).thread_name("log");
+            let (lines, guard) = builder.finish(appender);
+            let dropped = lines.error_counter();
+            let lines = Counted { lines, dropped: dropped.clone() };
+            (
+                Some(layer(arguments.log_format, lines, false, filter(verbose, "info"))),
+                Log { files: Some((guard, dropped)) },
+            )
+        }
+    };
+    tracing_subscriber::registry().with(terminal).with(file).init();
+    Ok(log)
+}
+
+/// `usual` holds unless more is asked for, by `-v` or in the environment.
+fn filter(verbose: u8, usual: &str) -> EnvFilter {
+    let level = match verbose {
+        0 => usual,
+        1 => "info,paceline=debug,paceline_coordinator=debug,paceline_shard=debug,paceline_api=debug",
+        _ => "info,paceline=trace,paceline_coordinator=trace,paceline_shard=trace,paceline_api=trace",
+    };
+    EnvFilter::try_from_env(FILTER).unwrap_or_else(|_| EnvFilter::new(level))
+}
+
+fn layer<S, W>(format: LogFormat, writer: W, colours: bool, filter: EnvFilter) -> Box<dyn Layer<S> + Send + Sync>
+where
+    S: Subscriber + for<'span> LookupSpan<'span>,
+    W: for<'writer> MakeWriter<'writer> + Send + Sync + 'static,
+{
+    let lines = fmt::layer().with_writer(writer);
+    // Left alone, they are there unless the environment says NO_COLOR.
+    let lines = if colours { lines } else { lines.with_ansi(false) };
+    match format {
+        LogFormat::Text => lines.with_filter(filter).boxed(),
+        LogFormat::Json => lines.json().with_filter(filter).boxed(),
+    }
+}
+
+/// Lines on their way to a file, and the count of those that were dropped.
+struct Counted {
+    lines: NonBlocking,
+    dropped: ErrorCounter,
+}
+
+impl<'writer> MakeWriter<'writer> for Counted {
+    type Writer = NonBlocking;
+
+    fn make_writer(&'writer self) -> NonBlocking {
+        counter!("paceline_log_lines_dropped_total").absolute(self.dropped.dropped_lines() as u64);
+        self.lines.clone()
+    }
+}
+
+impl Drop for Log {
+    fn drop(&mut self) {
+        let Some((_, dropped)) = &self.files else { return };
+        match dropped.dropped_lines() {
+            0 => {}
+            count => warn!(count, "lines of the log were dropped: the disk was too slow"),
+        }
+    }
+}

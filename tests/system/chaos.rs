@@ -1,0 +1,27 @@
+//! Faults under streaming clients, few of them; `tests/examples/chaos.rs` lets as many happen as one likes.
+
+use std::time::Duration;
+
+use paceline_tests::chaos::processes::Plan;
+use paceline_tests::chaos::restarts::Restarts;
+use paceline_tests::chaos::rounds::Rounds;
+
+use crate::program::PACELINE;
+
+fn plan(shards: usize) -> Plan {
+    let flags = Plan::FLAGS.map(str::to_owned).to_vec();
+    Plan { program: PACELINE.into(), model: None, stages: 2, shards, flags }
+}
+
+#[test]
+fn no_token_is_lost_whatever_happens_to_shards() {
+    let rounds = Rounds { plan: plan(4), rounds: 20, seed: 1, clients: 8, longest: Duration::from_secs(7) };
+    let report = rounds.run(&mut std::io::stderr());
+    assert_eq!(report.wrongs, 0, "{report}");
+}
+
+#[test]
+fn shards_join_a_coordinator_that_was_killed_and_started_again() {
+    let report = Restarts { plan: plan(3), times: 5, seed: 1, clients: 8 }.run(&mut std::io::stderr());
+    assert_eq!(report.wrongs, 0, "{report}");
+}
