@@ -206,17 +206,6 @@ fn a_shard_whose_row_is_over_keeps_its_weights_for_the_next() {
 }
 
 #[test]
-fn a_shard_that_wants_to_leave_serves_on_until_its_time_is_over() {
-    let mut cluster = Cluster::start(1, &Options { shard: &["--drain-timeout", "4"], ..Options::default() });
-    let expected = cluster.coordinator.chat(QUESTION);
-    let id = cluster.shards[0].0.id().to_string();
-    assert!(Command::new("kill").args(["-TERM", &id]).status().expect("kill").success());
-    assert_eq!(tokens(&cluster.coordinator.chat(QUESTION)), tokens(&expected));
-    assert_eq!(cluster.shards[0].0.wait().expect("it ends").code(), Some(0));
-    cluster.await_ready(false);
-}
-
-#[test]
 fn nodes_are_told_and_can_be_planned_with() {
     let cluster = Cluster::start(2, &Options { shard: &["--memory", "2"], ..Options::default() });
     let nodes = cluster.status()["nodes"].clone();

@@ -206,11 +206,16 @@ fn check(name: &str, kinds: [KvType; 2], cuts: &[&[Range<usize>]]) {
 
 const F16: [KvType; 2] = [KvType::F16; 2];
 
+/// One stage of the models with 16 layers.
+fn whole() -> Vec<Range<usize>> {
+    std::iter::once(0..16).collect()
+}
+
 #[test]
 fn a_hybrid_moves_between_any_cuts() {
     let layers = ModelShape::read(&model("nano16-f32")).expect("a shape").layers.len();
     assert_eq!(layers, 16, "the cuts below are of so many");
-    let one = [0..16];
+    let one = whole();
     let two = [0..8, 8..16];
     let three = [0..4, 4..8, 8..16];
     let shifted = [0..8, 8..12, 12..16];
@@ -221,23 +226,23 @@ fn a_hybrid_moves_between_any_cuts() {
 #[test]
 fn quantized_memories_move() {
     let quantized = [KvType::Q8_0; 2];
-    check("mini16-Q8_0", quantized, &[&[0..16], &[0..4, 4..16], &[0..12, 12..16]]);
+    check("mini16-Q8_0", quantized, &[&whole(), &[0..4, 4..16], &[0..12, 12..16]]);
     check(
         "mini-moe-Q4_K_M",
         [KvType::Q8_0, KvType::F16],
-        &whole_and_halves("mini-moe-Q4_K_M").each_ref().map(|cuts| &cuts[..]),
+        &halves_and_whole("mini-moe-Q4_K_M").each_ref().map(|cuts| &cuts[..]),
     );
 }
 
 #[test]
 fn pure_attention_moves() {
     for name in ["mini-llama-Q4_K_M", "mini-qwen3-Q4_K_M"] {
-        check(name, F16, &whole_and_halves(name).each_ref().map(|cuts| &cuts[..]));
+        check(name, F16, &halves_and_whole(name).each_ref().map(|cuts| &cuts[..]));
     }
 }
 
-/// Two stages, one, and two that are cut elsewhere where the model can be.
-fn whole_and_halves(name: &str) -> [Vec<Range<usize>>; 3] {
+/// Two stages, one, and two again.
+fn halves_and_whole(name: &str) -> [Vec<Range<usize>>; 3] {
     let layers = ModelShape::read(&model(name)).expect("a shape").layers.len();
     let half = layers / 2;
     [vec![0..half, half..layers], std::iter::once(0..layers).collect(), vec![0..half, half..layers]]
@@ -320,7 +325,7 @@ fn what_does_not_fit_is_refused_and_never_half_taken() {
 #[test]
 fn stages_that_disagree_and_missing_layers_are_told() {
     let (row, _) = half_way();
-    let whole = Hand::load(&model("nano16-f32"), &[0..16], F16, 2);
+    let whole = Hand::load(&model("nano16-f32"), &whole(), F16, 2);
     let mut one = taking(&whole.stages[0]);
     let request = one.request(0..8, false);
     one.read(&request, &mut given(&row.stages[0], &request).as_slice()).expect("it fits");
@@ -342,7 +347,7 @@ fn stages_that_disagree_and_missing_layers_are_told() {
 #[test]
 fn sessions_come_with_all_their_memory() {
     let (row, _) = half_way();
-    let whole = Hand::load(&model("nano16-f32"), &[0..16], F16, 2);
+    let whole = Hand::load(&model("nano16-f32"), &whole(), F16, 2);
     let few = Taking::new(whole.stages[0].clone(), vec![PageId(1)], vec![Slot(0)]);
     let mut few = few.expect("a new stage");
     for (source, layers, samplers) in [(0, 0..8, false), (1, 8..16, true)] {
@@ -398,7 +403,7 @@ fn a_stage_that_has_run_takes_nothing() {
     let (row, _) = half_way();
     let none = Taking::new(row.stages[0].clone(), Vec::new(), Vec::new());
     assert!(matches!(none.err(), Some(Error::NotNew)));
-    let fresh = Hand::load(&model("nano16-f32"), &[0..16], F16, 1);
+    let fresh = Hand::load(&model("nano16-f32"), &whole(), F16, 1);
     let beyond = Taking::new(fresh.stages[0].clone(), vec![PageId(PAGES)], Vec::new());
     assert!(matches!(beyond.err(), Some(Error::OverLimit { what: "pages", .. })));
 }

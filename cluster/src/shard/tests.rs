@@ -56,6 +56,8 @@ struct Cluster {
     layers: usize,
     /// Where layers may be cut.
     middle: usize,
+    /// Who gives layers.
+    sources: Vec<Peer>,
     _folder: TempDir,
 }
 
@@ -101,7 +103,13 @@ fn link(epoch: Epoch, number: u32, other: &Endpoint) -> Link {
 }
 
 impl Cluster {
+    /// Nodes that have the model.
     async fn new() -> Self {
+        Self::with(false).await
+    }
+
+    /// Nodes that have the model, or fetch layers of it from the coordinator.
+    async fn with(always_fetch: bool) -> Self {
         let (authority, folder) = (Authority::create().expect("an authority"), tempfile::tempdir().expect("a folder"));
         let (bytes, name) = model::embedded();
         let shape = ModelShape::read(&Gguf::from_static(bytes, name).expect("a model")).expect("its shape");
@@ -111,7 +119,7 @@ impl Cluster {
             let own = folder.path().join(format!("cache{index}"));
             let weights = Weights {
                 own: None,
-                always_fetch: false,
+                always_fetch,
                 hashes: HashCache::open(&own.join("hashes")).expect("a folder"),
                 cache: Cache::open(&own.join("models"), None).expect("a folder"),
                 pieces: Arc::new(Pieces(PieceReader::new())),
@@ -123,10 +131,15 @@ impl Cluster {
             nodes.push(Node { workshop: Workshop::new(device, weights, endpoint.clone()), endpoint, outbox, told });
         }
         let blocks = shape.blocks();
+        let manifest = Manifest::of_bytes(name, bytes).expect("a manifest");
+        let (endpoint, pieces) = (endpoint(&authority, &folder).await, PieceReader::new());
+        pieces.add_bytes(&manifest, bytes);
+        endpoint.serve_pieces(Arc::new(Pieces(pieces)));
         Self {
-            endpoint: endpoint(&authority, &folder).await,
+            sources: vec![peer(&endpoint)],
+            endpoint,
             nodes,
-            manifest: Manifest::of_bytes(name, bytes).expect("a manifest").encode(),
+            manifest: manifest.encode(),
             layers: shape.layers.len(),
             middle: blocks[blocks.len() / 2].start,
             _folder: folder,
@@ -151,7 +164,7 @@ impl Cluster {
                 rows: 32,
                 wanted: 2,
             }),
-            model: Some(Model { manifest: self.manifest.clone(), path: String::new(), sources: Vec::new() }),
+            model: Some(Model { manifest: self.manifest.clone(), path: String::new(), sources: self.sources.clone() }),
             from: Some(link(Epoch(epoch), stage as u32, before)),
             beside,
             ..Load::default()
@@ -412,24 +425,32 @@ fn a_move_that_is_given_up_changes_nothing() {
 
 #[test]
 fn a_row_that_is_made_again_loads_nothing() {
-    on_system(async {
-        let mut cluster = Cluster::new().await;
-        let (layers, middle) = (cluster.layers, cluster.middle);
-        let cut = [(0, 0..middle), (1, middle..layers)];
-        let first = cluster.row(1, &cut, None).await;
-        assert!(first.loaded.iter().all(|loaded| loaded.reused == 0 && loaded.weights > 0), "{:?}", first.loaded);
-        drop(first);
-        cluster.release(0, 1).await;
-        // A coordinator that is gone, or forgot, releases nothing: the next order does.
-        let again = cluster.row(2, &cut, None).await;
-        assert!(again.loaded.iter().all(|loaded| loaded.reused == loaded.weights), "{:?}", again.loaded);
-        let tokens = |mut row: Row| async move {
-            let mut talks = Talks::new();
-            talks.steps(&mut row, 5).await;
-            talks.tokens
-        };
-        assert_eq!(tokens(again).await, unmoved(5).await);
-    });
+    on_system(made_again(false));
+}
+
+#[test]
+fn a_row_that_is_made_again_fetches_nothing() {
+    on_system(made_again(true));
+}
+
+async fn made_again(fetched: bool) {
+    let mut cluster = Cluster::with(fetched).await;
+    let (layers, middle) = (cluster.layers, cluster.middle);
+    let cut = [(0, 0..middle), (1, middle..layers)];
+    let first = cluster.row(1, &cut, None).await;
+    assert!(first.loaded.iter().all(|loaded| loaded.reused == 0 && loaded.weights > 0), "{:?}", first.loaded);
+    drop(first);
+    cluster.release(0, 1).await;
+    cluster.sources.clear();
+    // A coordinator that is gone, or forgot, releases nothing: the next order does.
+    let again = cluster.row(2, &cut, None).await;
+    assert!(again.loaded.iter().all(|loaded| loaded.reused == loaded.weights), "{:?}", again.loaded);
+    let tokens = |mut row: Row| async move {
+        let mut talks = Talks::new();
+        talks.steps(&mut row, 5).await;
+        talks.tokens
+    };
+    assert_eq!(tokens(again).await, unmoved(5).await);
 }
 
 #[test]

@@ -190,7 +190,8 @@ impl Workshop {
             drop(over.wait_for(|over| *over).await);
             let mut held = self.held();
             let ended = held.iter().position(|held| held.epoch == epoch).map(|index| held.remove(index));
-            if let Some(ended) = ended.filter(|_| held.is_empty()) {
+            // A stage that came to nothing leaves what was kept before.
+            if let Some(ended) = ended.filter(|ended| held.is_empty() && ended.weights.get().is_some()) {
                 *self.kept() = Some(ended.weights);
             }
         }

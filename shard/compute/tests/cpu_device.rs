@@ -87,9 +87,9 @@ fn run(stage: &mut dyn LoadedStage, output: Buffer) -> [f32; 4] {
     let chunks = [ChunkRows { first_row: 0, rows: 2, start: 0, slot: 0, pages: &[] }];
     let (vectors, positions) = ([1.0, 2.0, 3.0, 4.0], [[0; 4]; 2]);
     let inputs = StepInputs { chunks: &chunks, tokens: &[], vectors: &vectors, positions: &positions, wanted: &[] };
-    stage.run(&inputs).unwrap();
+    stage.run(&inputs).expect("the inputs fit");
     let mut found = [0.0; 4];
-    stage.read(output, 0..2, &mut found).unwrap();
+    stage.read(output, 0..2, &mut found).expect("the step had these rows");
     found
 }
 

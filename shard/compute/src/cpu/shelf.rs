@@ -23,18 +23,18 @@ struct Place {
 }
 
 impl Shelf {
-    /// What is in memory of a program's weights, in their order.
+    /// What is in memory of a program's weights, in their order. Forgets what nobody has any more.
     pub(super) fn find(&self, program: &Program, model: &Arc<Gguf>) -> Vec<Option<Arc<Loaded>>> {
-        let places = self.places();
+        let mut places = self.places();
+        places.retain(|_, place| place.tensor.strong_count() > 0);
         let find = |spec: &WeightSpec| places.get(&key(model, spec))?.tensor.upgrade();
         program.weights.iter().map(find).collect()
     }
 
-    /// Remembers a tensor that has been loaded, and forgets those that nobody has any more.
+    /// Remembers a tensor that has been loaded.
     pub(super) fn put(&self, spec: &WeightSpec, model: &Arc<Gguf>, tensor: &Arc<Loaded>) {
-        let mut places = self.places();
-        places.retain(|_, place| place.tensor.strong_count() > 0);
-        places.insert(key(model, spec), Place { tensor: Arc::downgrade(tensor), _model: Arc::downgrade(model) });
+        let place = Place { tensor: Arc::downgrade(tensor), _model: Arc::downgrade(model) };
+        self.places().insert(key(model, spec), place);
     }
 
     fn places(&self) -> MutexGuard<'_, HashMap<Key, Place>> {
