@@ -16,6 +16,7 @@ use std::io::Write;
 use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
 use std::path::Path;
 use std::sync::Arc;
+use std::time::Duration;
 
 use anyhow::{Context, Result, anyhow, ensure};
 use paceline_api::ClusterCard;
@@ -169,7 +170,8 @@ async fn endpoint(
     // With a free port for the control plane, as tests have it, the data endpoint takes a free one too.
     let port = if arguments.control.port() == 0 { 0 } else { DATA_PORT };
     let data = arguments.data.unwrap_or_else(|| SocketAddr::new(control.ip(), port));
-    leftovers::remove(&state.subfolder(""), "data-").await;
+    // Only one coordinator has the folder, so none of them is about to be used.
+    leftovers::remove(&state.subfolder(""), "data-", Duration::ZERO).await;
     let unix = state.subfolder(&format!("data-{}.sock", std::process::id()));
     let endpoint = Endpoint::bind(identity.clone(), data, Some(&unix)).await;
     endpoint.with_context(|| format!("cannot open the data endpoint at {data} (UDP)"))

@@ -9,19 +9,15 @@ use tokio::net::UnixStream;
 use tokio::time::timeout;
 use tracing::debug;
 
-/// A socket that is younger may be about to listen.
-const YOUNG: Duration = Duration::from_secs(60);
+/// A socket that is younger may be about to listen, where several processes share a folder.
+pub(crate) const YOUNG: Duration = Duration::from_secs(60);
 /// Nobody is waited for who does not take a connection at once.
 const CONNECT: Duration = Duration::from_millis(200);
 /// Files that are looked at, in a folder that others fill too.
 const MOST: usize = 1000;
 
-/// Removes the sockets `PREFIX*.sock` in the folder at which nobody listens any more.
-pub(crate) async fn remove(folder: &Path, prefix: &str) {
-    remove_older(folder, prefix, YOUNG).await;
-}
-
-async fn remove_older(folder: &Path, prefix: &str, age: Duration) {
+/// Removes the sockets `PREFIX*.sock` in the folder that are at least of this age and at which nobody listens.
+pub(crate) async fn remove(folder: &Path, prefix: &str, age: Duration) {
     let Ok(entries) = std::fs::read_dir(folder) else { return };
     let is_named = |name: &str| name.starts_with(prefix) && name.ends_with(".sock");
     let named = entries.flatten().filter(|entry| entry.file_name().to_str().is_some_and(is_named));
@@ -61,9 +57,9 @@ mod tests {
             drop(UnixListener::bind(path(name)).expect("a socket"));
         }
         std::fs::write(path("data-3.sock"), "no socket").expect("writable");
-        remove(folder.path(), "data-").await;
+        remove(folder.path(), "data-", YOUNG).await;
         assert!(path("data-2.sock").exists(), "it is young");
-        remove_older(folder.path(), "data-", Duration::ZERO).await;
+        remove(folder.path(), "data-", Duration::ZERO).await;
         let left = ["data-1.sock", "data-2.sock", "data-3.sock", "other.sock"].map(|name| path(name).exists());
         assert_eq!(left, [true, false, true, true]);
     }

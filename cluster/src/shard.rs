@@ -44,6 +44,9 @@ use fetch::Weights;
 use pauses::Pauses;
 use workshop::Workshop;
 
+/// So often in a row a newcomer's connection is ended without an answer before it takes that for one: a coordinator that
+/// is killed does not come back so fast.
+const DROPS: u32 = 3;
 /// How long a stage has to end when the shard leaves.
 const LEAVE: Duration = Duration::from_secs(3);
 /// Memory left to everything that is not planned.
@@ -119,7 +122,7 @@ async fn run(
 /// Gets a certificate, and learns which address of this host reaches the coordinator. One that is not there is waited
 /// for; only its refusal is final.
 async fn enroll(token: &JoinToken) -> Result<(Identity, IpAddr)> {
-    let mut pauses = Pauses::new();
+    let (mut pauses, mut drops) = (Pauses::new(), 0);
     loop {
         let enrolled = async {
             let identity = client::enroll(token).await?;
@@ -127,8 +130,15 @@ async fn enroll(token: &JoinToken) -> Result<(Identity, IpAddr)> {
             Ok((identity, local.ip()))
         };
         match enrolled.await {
-            Err(error) if !client::is_final(&error) => pause(&mut pauses, &error).await,
-            enrolled => return enrolled,
+            Ok(enrolled) => return Ok(enrolled),
+            Err(error) if client::is_final(&error) => return Err(error),
+            Err(error) if client::was_dropped(&error) && drops + 1 == DROPS => {
+                return Err(error.context("is the token unknown to the coordinator, or revoked?"));
+            }
+            Err(error) => {
+                drops = if client::was_dropped(&error) { drops + 1 } else { 0 };
+                pause(&mut pauses, &error).await;
+            }
         }
     }
 }
@@ -308,7 +318,7 @@ fn data_addresses(bound: SocketAddr, local: IpAddr, advertised: Option<IpAddr>) 
 async fn socket_path(node: NodeId) -> PathBuf {
     let folder = std::env::var_os("XDG_RUNTIME_DIR").map_or_else(std::env::temp_dir, PathBuf::from);
     let folder = if folder.is_dir() { folder } else { std::env::temp_dir() };
-    leftovers::remove(&folder, "paceline-").await;
+    leftovers::remove(&folder, "paceline-", leftovers::YOUNG).await;
     folder.join(format!("paceline-{}.sock", node.0.simple()))
 }
 

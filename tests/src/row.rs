@@ -253,7 +253,7 @@ impl Row {
                 Action::Cancel { session } => {
                     self.stages.iter().for_each(|stage| stage.open_sessions().cancel(session));
                 }
-                Action::Closed { .. } => {}
+                Action::Closed { .. } | Action::Still { .. } => {}
             }
         }
     }

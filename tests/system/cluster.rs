@@ -89,7 +89,7 @@ pub(crate) fn coordinator(folder: &TempDir, shards: usize) -> Command {
 /// Starts a shard with a cache of its own.
 pub(crate) fn shard(folder: &TempDir, index: usize, flags: &[&str]) -> Shard {
     let mut command = Command::new(PACELINE);
-    command.args(["shard", "--threads", "1", "--token-file"]).arg(token_file(folder));
+    command.args(["shard", "--threads", "1", "--token-file"]).arg(token_file(folder)).env("NO_COLOR", "1");
     command.arg("--cache").arg(folder.path().join(format!("cache{index}"))).args(flags);
     let log = std::fs::File::create(folder.path().join(format!("shard{index}.log"))).expect("writable");
     Shard(command.stdin(Stdio::null()).stderr(log).spawn().expect("the program starts"))
@@ -180,6 +180,42 @@ fn a_shard_that_was_silent_for_a_while_joins_again() {
     assert_eq!(tokens(&cluster.coordinator.chat(QUESTION)), tokens(&expected));
 }
 
+/// What a shard says of its stages in its log: bytes of weights, and how many of them were in memory already.
+fn stages_loaded(cluster: &Cluster, shard: usize) -> Vec<(u64, u64)> {
+    let log = std::fs::read_to_string(cluster.folder.path().join(format!("shard{shard}.log"))).expect("a log");
+    let number = |line: &str, name: &str| line.split_once(name)?.1.split_whitespace().next()?.parse().ok();
+    let loaded = log.lines().filter(|line| line.contains("stage loaded"));
+    loaded.map(|line| (number(line, "weights=").expect(line), number(line, "reused=").expect(line))).collect()
+}
+
+#[test]
+fn a_shard_whose_row_is_over_keeps_its_weights_for_the_next() {
+    let cluster = Cluster::start(1, &Options { shard: &["-v"], ..Options::default() });
+    let expected = cluster.coordinator.chat(QUESTION);
+    let id = cluster.shards[0].0.id().to_string();
+    let signal = |name: &str| assert!(Command::new("kill").args([name, &id]).status().expect("kill").success());
+    signal("-STOP");
+    cluster.await_ready(false);
+    signal("-CONT");
+    cluster.await_ready(true);
+    assert_eq!(tokens(&cluster.coordinator.chat(QUESTION)), tokens(&expected));
+    let [(weights, 0), (again, reused)] = stages_loaded(&cluster, 0)[..] else {
+        panic!("{:?}", stages_loaded(&cluster, 0));
+    };
+    assert!(weights > 0 && (again, reused) == (weights, weights), "{weights} bytes, then {reused} of {again} reused");
+}
+
+#[test]
+fn a_shard_that_wants_to_leave_serves_on_until_its_time_is_over() {
+    let mut cluster = Cluster::start(1, &Options { shard: &["--drain-timeout", "4"], ..Options::default() });
+    let expected = cluster.coordinator.chat(QUESTION);
+    let id = cluster.shards[0].0.id().to_string();
+    assert!(Command::new("kill").args(["-TERM", &id]).status().expect("kill").success());
+    assert_eq!(tokens(&cluster.coordinator.chat(QUESTION)), tokens(&expected));
+    assert_eq!(cluster.shards[0].0.wait().expect("it ends").code(), Some(0));
+    cluster.await_ready(false);
+}
+
 #[test]
 fn nodes_are_told_and_can_be_planned_with() {
     let cluster = Cluster::start(2, &Options { shard: &["--memory", "2"], ..Options::default() });
@@ -257,7 +293,11 @@ fn signals_end_every_process_cleanly() {
     cluster.coordinator.chat(QUESTION);
     for shard in &mut cluster.shards {
         let id = shard.0.id().to_string();
-        assert!(Command::new("kill").args(["-TERM", &id]).status().expect("kill").success());
+        // After the second it waits no longer until others have its work.
+        while shard.0.try_wait().expect("its state").is_none() {
+            assert!(Command::new("kill").args(["-TERM", &id]).status().expect("kill").success());
+            pause();
+        }
         assert_eq!(shard.0.wait().expect("it ends").code(), Some(0));
     }
     assert_eq!(cluster.coordinator.end_by("-INT"), Some(0));

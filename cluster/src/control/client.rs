@@ -60,7 +60,10 @@ struct Refused {
 
 impl fmt::Display for Refused {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "the coordinator at {} refuses: {}", self.address, self.status.message())
+        match self.status.source() {
+            Some(_) => write!(f, "the coordinator at {} ends the connection without an answer", self.address),
+            None => write!(f, "the coordinator at {} refuses: {}", self.address, self.status.message()),
+        }
     }
 }
 
@@ -83,6 +86,12 @@ pub(crate) fn is_final(error: &anyhow::Error) -> bool {
         let by_tls = cause.is::<rustls::Error>() || inside.is_some_and(|inside| inside.is::<rustls::Error>());
         by_tls || cause.downcast_ref::<Refused>().is_some_and(|refused| is_refusal(refused.status.code()))
     })
+}
+
+/// Whether a connection was made and ended without an answer: what a newcomer sees whose token is not known. A coordinator
+/// that is killed at this moment looks the same.
+pub(crate) fn was_dropped(error: &anyhow::Error) -> bool {
+    error.chain().any(|cause| cause.downcast_ref::<Refused>().is_some_and(|refused| refused.status.source().is_some()))
 }
 
 fn is_refusal(code: Code) -> bool {

@@ -67,7 +67,7 @@ impl Store {
     /// Opens the store in the folder, or makes it.
     pub(crate) fn open(folder: &Path) -> Result<Self> {
         let path = folder.join(FILE);
-        // Of a file that was damaged in a way it does not expect the library may also panic.
+        // Of a file that is damaged in a way it does not expect the library may also panic: its message then comes before ours.
         let opened = catch_unwind(|| {
             let mut database = Database::create(&path)?;
             database.check_integrity()?;

@@ -271,3 +271,6 @@ impl Way {
         let _ = if goes { far.send(packet).await } else { self.socket.send_to(packet, self.from).await };
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -218,7 +218,7 @@ impl Cluster {
         let cache = self.cache(index);
         let shard = &mut self.shards[index];
         assert!(shard.process.is_none(), "shard {index} runs");
-        let mut command = Command::new(&self.plan.program);
+        let mut command = command(&self.plan);
         let memory = (MEMORY_MIB + index as u64) as f64 / 1024.0;
         command.args(["-v", "shard", "--threads", "1", "--fetch", "--memory", &memory.to_string()]);
         command.arg("--data").arg(SocketAddr::new(own(index + 1), shard.data).to_string());
@@ -311,6 +311,31 @@ impl Cluster {
         self.coordinator = coordinator(&self.plan, &self.network, &self.folder);
     }
 
+    /// How many stages each shard has loaded since it was first started.
+    pub fn loads(&self) -> Vec<usize> {
+        (0..self.shards.len()).map(|index| self.loaded(index).len()).collect()
+    }
+
+    /// Loads of which not all weights were in memory before, leaving out the first ones.
+    pub fn reloads_after(&self, loads: &[usize]) -> Vec<String> {
+        let mut reloads = Vec::new();
+        for (index, before) in loads.iter().enumerate() {
+            let anew = |line: &String| {
+                let reused = number_in(line, "reused=");
+                reused.is_none() || reused != number_in(line, "weights=")
+            };
+            reloads.extend(self.loaded(index).into_iter().skip(*before).filter(anew));
+        }
+        reloads
+    }
+
+    /// What a shard has said of every stage that it loaded.
+    fn loaded(&self, index: usize) -> Vec<String> {
+        let log = std::fs::read(self.log(index)).unwrap_or_default();
+        let log = String::from_utf8_lossy(&log);
+        log.lines().filter(|line| line.contains("stage loaded")).map(str::to_owned).collect()
+    }
+
     /// The last that a shard has said.
     pub fn last_words(&self, index: usize) -> String {
         last_lines(&self.log(index), 3)
@@ -361,9 +386,16 @@ fn shard_of(status: &Value, node: &Value) -> Option<usize> {
     usize::try_from((card["memory_bytes"].as_u64()? >> 20).checked_sub(MEMORY_MIB)?).ok()
 }
 
+/// The program, which is to tell everything, in plain text.
+fn command(plan: &Plan) -> Command {
+    let mut command = Command::new(&plan.program);
+    command.env("NO_COLOR", "1");
+    command
+}
+
 fn coordinator(plan: &Plan, network: &Network, folder: &TempDir) -> Child {
     let ports = network.ports();
-    let mut command = Command::new(&plan.program);
+    let mut command = command(plan);
     command.args(["-v", "coordinator", "--link", "quic", "--shards", &plan.stages.to_string()]);
     command.args(["--port", &ports.http.to_string(), "--control", &format!("0.0.0.0:{}", ports.control)]);
     command.arg("--data").arg(SocketAddr::new(own(0), ports.data).to_string());
@@ -397,6 +429,12 @@ fn set_address_space(process: u32, bytes: &str) {
     command.args(["--pid", &process.to_string(), &format!("--as={bytes}:unlimited")]).stderr(Stdio::null());
     // It may have ended already.
     let _ = command.status();
+}
+
+/// The number after a word.
+fn number_in(line: &str, word: &str) -> Option<u64> {
+    let rest = line.split(word).nth(1)?;
+    rest.split(|letter: char| !letter.is_ascii_digit()).next()?.parse().ok()
 }
 
 fn last_lines(path: &Path, count: usize) -> String {

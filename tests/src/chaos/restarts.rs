@@ -1,5 +1,5 @@
-//! The coordinator itself is killed and started again, under load: shards join again by themselves, answers that were
-//! under way end early, and the next ones are right.
+//! The coordinator itself is killed and started again, under load: shards join again by themselves with the weights
+//! that they have in memory, answers that were under way end early, and the next ones are right.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -91,7 +91,7 @@ fn await_answers(board: &Board, cluster: &Cluster) {
 
 /// Kills and starts the coordinator; how long it took until it served again.
 fn restart(cluster: &mut Cluster, away: Duration, board: &Board) -> Duration {
-    let (tokens, epoch) = (tokens(cluster), epoch(cluster));
+    let (tokens, epoch, loads) = (tokens(cluster), epoch(cluster), cluster.loads());
     cluster.restart_coordinator(away);
     let begun = Instant::now();
     for words in cluster.ended() {
@@ -101,6 +101,12 @@ fn restart(cluster: &mut Cluster, away: Duration, board: &Board) -> Duration {
     let back = begun.elapsed();
     for words in cluster.ended() {
         board.complain(words);
+    }
+    for line in cluster.reloads_after(&loads) {
+        board.complain(format!("weights that were in memory were loaded again: {line}"));
+    }
+    if cluster.loads() == loads {
+        board.complain("nobody told of having loaded a stage".to_owned());
     }
     let now = self::tokens(cluster);
     if now != tokens {

@@ -367,3 +367,6 @@ pub fn ask(board: &Board, client: usize, address: SocketAddr, case: &Case, mut e
         Ok(())
     })
 }
+
+#[cfg(test)]
+mod tests;

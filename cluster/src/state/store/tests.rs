@@ -116,7 +116,7 @@ fn write_until_killed(folder: &Path) {
 }
 
 #[test]
-fn a_damaged_file_is_told_by_name_and_never_a_panic() {
+fn a_damaged_file_is_told_by_name_and_ends_no_thread() {
     let folder = tempfile::tempdir().expect("a folder");
     let path = folder.path().join(FILE);
     let store = Store::open(folder.path()).expect("made");

@@ -14,7 +14,7 @@ impl Bench {
         self.on(Event::Switch { epoch: Epoch(epoch), limits: Box::new(limits) })
     }
 
-    fn done_in(&mut self, epoch: u32, step: u64, outcomes: Vec<(u128, Outcome)>) -> Vec<Action> {
+    fn done_of(&mut self, epoch: u32, step: u64, outcomes: Vec<(u128, Outcome)>) -> Vec<Action> {
         let result = |(number, outcome)| ChunkResult { session: name(number), outcome };
         let results = outcomes.into_iter().map(result).collect();
         self.on(Event::Done(StepDone { epoch: Epoch(epoch), step: StepId(step), results, times: Vec::new() }))
@@ -61,7 +61,7 @@ fn a_session_runs_on_in_another_row_as_if_nothing_had_happened() {
     assert_eq!(steps[0].chunks, [chunk(1, 4, ChunkInput::Tokens(vec![8]))]);
     assert_eq!(steps[1].chunks, [chunk(2, 0, ChunkInput::Tokens(vec![6; 4]))]);
     assert_eq!(bench.done(1, vec![(1, sampled(5))]), [], "of the old row");
-    assert_eq!(bench.done_in(2, 1, vec![(1, sampled(9))]), [outcome(1, 9, 5)]);
+    assert_eq!(bench.done_of(2, 1, vec![(1, sampled(9))]), [outcome(1, 9, 5)]);
     assert_eq!(bench.coordinator.status().interrupted, 0);
 }
 
