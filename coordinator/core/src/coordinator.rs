@@ -72,6 +72,8 @@ pub enum Event {
         /// What it says.
         reason: String,
     },
+    /// The row, which works, is over: it makes room for another one. Those that run are interrupted.
+    Ended,
     /// A placement is in force: at its start everything is free. Whoever still runs is interrupted, and goes on in it.
     Reset {
         /// The placement's epoch.
@@ -250,6 +252,9 @@ pub enum Loss {
     /// There is no placement yet.
     #[error("no stages are placed yet")]
     Unplaced,
+    /// Another placement is loaded in its place.
+    #[error("the row makes room for another one")]
+    Ended,
     /// A new placement took the old one's place.
     #[error("the placement was replaced by epoch {epoch}")]
     Replaced {
@@ -353,6 +358,7 @@ impl Coordinator {
             Event::Leave { session } => self.leave(session, actions),
             Event::Done(done) => self.done(done, now, actions),
             Event::Failed { stage, reason } => self.fail(Loss::Stage { stage, reason }, now, actions),
+            Event::Ended => self.fail(Loss::Ended, now, actions),
             Event::Reset { epoch, limits } => self.reset(epoch, *limits, now, actions),
             Event::Hold => self.hold(),
             Event::Switch { epoch, limits } => self.switch(epoch, *limits, actions),

@@ -40,6 +40,14 @@ impl Control {
         }
     }
 
+    /// The row of the placement `epoch`, which works, is over: it makes room for another one. Sessions pause until that is
+    /// in its place.
+    pub async fn ended(&self, epoch: Epoch) {
+        if self.coordinator.send(Ended(epoch)).await.is_err() {
+            debug!("the coordinator is gone already");
+        }
+    }
+
     /// What is known of the stages of the placement `epoch` has changed, such as a link's figures. Ignored when that
     /// placement is no longer in force, or has another number of stages.
     pub async fn describe(&self, epoch: Epoch, stages: Vec<StageCard>) {
@@ -111,6 +119,22 @@ impl Handler<Failed> for CoordinatorActor {
         let sessions = self.core.status().running;
         warn!(%epoch, stage, reason, sessions, "a stage is lost: sessions that run pause");
         self.on(Event::Failed { stage, reason }, context);
+    }
+}
+
+/// The row makes room.
+#[derive(Message)]
+#[rtype(result = "()")]
+struct Ended(Epoch);
+
+impl Handler<Ended> for CoordinatorActor {
+    type Result = ();
+
+    fn handle(&mut self, Ended(epoch): Ended, context: &mut Context<Self>) {
+        if self.row.as_ref().is_some_and(|row| row.epoch == epoch) {
+            info!(%epoch, "the row makes room for another one: sessions that run pause");
+            self.on(Event::Ended, context);
+        }
     }
 }
 

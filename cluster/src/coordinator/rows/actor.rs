@@ -39,6 +39,7 @@ impl ClusterActor {
                 context.spawn(async move { control.resume().await }.into_actor(self));
             }
             Action::Over { epoch, stage, reason } => self.over(epoch, stage, &reason, context),
+            Action::MakeRoom { epoch } => self.make_room(epoch, context),
             Action::Release { node, epoch } => {
                 self.tell(node, to_shard::Message::Release(Release { epoch: epoch.0 }), context);
             }
@@ -168,6 +169,14 @@ impl ClusterActor {
             }
             Err(error) => actor.on(Event::Broken { epoch, reason: error.to_string() }, context),
         }));
+    }
+
+    fn make_room(&mut self, epoch: Epoch, context: &mut Context<Self>) {
+        say(&format!("the row of epoch {epoch} makes room for another one\n"));
+        self.makings.remove(&epoch);
+        self.settings.keeper.forget(epoch);
+        let control = self.settings.control.clone();
+        context.spawn(async move { control.ended(epoch).await }.into_actor(self));
     }
 
     fn over(&mut self, epoch: Epoch, stage: Option<usize>, reason: &str, context: &mut Context<Self>) {

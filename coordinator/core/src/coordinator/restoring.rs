@@ -33,7 +33,7 @@ impl Coordinator {
         self.slots.give(running.slot());
         self.pages.release(running.into_pages());
         // that a row which works is replaced is nobody's fault
-        let restores = restores + u32::from(!matches!(loss, Loss::Replaced { .. }));
+        let restores = restores + u32::from(!matches!(loss, Loss::Replaced { .. } | Loss::Ended));
         if restores > self.limits.restores {
             let loss = Loss::Restores { restores: self.limits.restores, reason: loss.to_string() };
             return Action::Lost { session, loss };

@@ -194,6 +194,11 @@ pub enum Action {
         /// What happened.
         reason: String,
     },
+    /// The row in force, which works, is over: it makes room for another one.
+    MakeRoom {
+        /// Its epoch.
+        epoch: Epoch,
+    },
     /// Tell a node to drop what it holds of an epoch.
     Release {
         /// Which.

@@ -145,7 +145,8 @@ impl Membership {
             Some(reason) => {
                 self.settle(&change, ticket.is_some(), nodes.len());
                 self.row = None;
-                self.drop_row(from, None, "another row is loaded in its place", now, actions);
+                actions.push(Action::MakeRoom { epoch: from });
+                self.release(from, now, actions);
                 State::MakingRoom { nodes, placement, reason }
             }
         };

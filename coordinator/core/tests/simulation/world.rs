@@ -247,6 +247,7 @@ impl World {
             }
             Event::Tick => self.next_tick = None,
             Event::Hold
+            | Event::Ended
             | Event::Switch { .. }
             | Event::Resume
             | Event::Done(_)

@@ -196,7 +196,8 @@ fn a_session_that_takes_down_row_after_row_ends() {
     for epoch in 2..=3 {
         assert_eq!(fail(&mut bench, epoch), [interrupted(1)]);
     }
-    // that a placement is replaced is not its fault, and with a token it starts again
+    // that a placement makes room or is replaced is not its fault, and with a token it starts again
+    assert_eq!(bench.on(Event::Ended), [interrupted(1)]);
     bench.reset(4, small());
     bench.reopen(1, 5, 8);
     bench.want(1, vec![7, 7, 7, 7, 8]);

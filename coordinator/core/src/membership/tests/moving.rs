@@ -473,7 +473,7 @@ fn where_two_stages_have_no_room_the_old_row_makes_room_first() {
     world.serve(&row, epoch);
     world.on(poor(3));
     let asked = world.ask(add(&[3]));
-    assert!(matches!(&asked[0], Action::Over { epoch: Epoch(1), stage: None, .. }), "{asked:?}");
+    assert_eq!(asked[0], Action::MakeRoom { epoch: Epoch(1) });
     assert_eq!(asked.len(), 3, "{asked:?}");
     assert_eq!(world.membership.view().moving.as_deref(), Some("add: making room"));
     // Nothing else is placed meanwhile.
@@ -494,7 +494,7 @@ fn where_two_stages_have_no_room_the_old_row_makes_room_first() {
     // One that leaves meanwhile ends the change, and whoever is left goes on.
     let row = world.row();
     let asked = world.ask(drain(&[1]));
-    assert!(matches!(&asked[0], Action::Over { epoch: Epoch(2), .. }), "{asked:?}");
+    assert_eq!(asked[0], Action::MakeRoom { epoch: Epoch(2) });
     let left = world.on(Event::Left { node: node(3), reason: "gone".into() });
     assert!(matches!(outcome(&left), Outcome::Lost { .. }), "{left:?}");
     world.each(&row, |node| Event::Released { node, epoch });
@@ -592,6 +592,9 @@ impl Cluster {
             }
             Action::Resume => assert!(self.held.take().is_some() && self.in_force.is_some()),
             Action::Over { epoch, .. } if self.in_force == Some(epoch) => (self.in_force, self.held) = (None, None),
+            Action::MakeRoom { epoch } => {
+                assert_eq!(self.in_force.take(), Some(epoch));
+            }
             Action::Over { .. } | Action::Unplaced { .. } => {}
             Action::Release { node, epoch } => self.answers.push(Event::Released { node, epoch }),
             Action::Leave { node, .. } | Action::Expel { node, .. } => self.forget(node),
