@@ -49,8 +49,7 @@ fn seconds(text: &str, name: &str) -> Duration {
 fn time_to_end(command: &Command) -> Duration {
     match command {
         Command::Coordinator(arguments) => Duration::from_secs(arguments.api.drain_timeout) + STOP + FLUSH,
-        // The usual time for moving its work to others.
-        Command::Shard(_) => Duration::from_secs(30) + STOP,
+        Command::Shard(arguments) => Duration::from_secs(arguments.drain_timeout) + STOP,
         other => panic!("no unit of ours runs {}", other.name()),
     }
 }
