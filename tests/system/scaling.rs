@@ -90,7 +90,9 @@ fn await_status(cluster: &Cluster, what: &str, holds: impl Fn(&Value) -> bool) {
 }
 
 fn await_nodes(cluster: &Cluster, count: usize) {
-    await_status(cluster, "the last node", |status| status["nodes"].as_array().is_some_and(|nodes| nodes.len() == count));
+    await_status(cluster, "the last node", |status| {
+        status["nodes"].as_array().is_some_and(|nodes| nodes.len() == count)
+    });
 }
 
 /// A row of two and some who wait.
