@@ -30,9 +30,13 @@ pub enum Kind {
     FullDisk,
     /// A shard may have no more memory than it has, when it must load anew.
     MemoryLimit,
+    /// A shard is drained by command, and replaced by another one.
+    Drain,
+    /// The layers are placed anew by command.
+    Rebalance,
 }
 
-const ALL: [Kind; 10] = [
+const ALL: [Kind; 12] = [
     Kind::Kill,
     Kind::KillForGood,
     Kind::KillTwo,
@@ -43,6 +47,8 @@ const ALL: [Kind; 10] = [
     Kind::SlowLink,
     Kind::FullDisk,
     Kind::MemoryLimit,
+    Kind::Drain,
+    Kind::Rebalance,
 ];
 
 impl fmt::Display for Kind {
@@ -58,6 +64,8 @@ impl fmt::Display for Kind {
             Self::SlowLink => "slow link",
             Self::FullDisk => "full disk",
             Self::MemoryLimit => "memory limit",
+            Self::Drain => "drain",
+            Self::Rebalance => "rebalance",
         })
     }
 }
@@ -114,7 +122,7 @@ impl Deck {
         let kind = self.left.swap_remove(self.chance.below(self.left.len()));
         let time = match kind {
             Kind::Kill | Kind::KillTwo | Kind::FullDisk | Kind::MemoryLimit => self.chance.millis(0..4_000),
-            Kind::KillForGood | Kind::Restart => Duration::ZERO,
+            Kind::KillForGood | Kind::Restart | Kind::Drain | Kind::Rebalance => Duration::ZERO,
             Kind::SlowLink => self.chance.millis(2_000..8_000),
             Kind::Hang | Kind::Partition | Kind::CutLink => self.silence(),
         };
@@ -144,7 +152,10 @@ impl Fault {
     }
 
     /// Lets it happen and pass. What it has killed for good is still missing after it.
-    pub fn strike(&self, cluster: &mut Cluster) {
+    ///
+    /// # Errors
+    /// What went wrong of that which must not.
+    pub fn strike(&self, cluster: &mut Cluster) -> Result<(), String> {
         let row = cluster.row();
         let of_row = |place: usize| row.get(place % row.len().max(1)).copied().unwrap_or(place % cluster.shards());
         let (one, other) = (of_row(self.place), of_row(self.place + 1));
@@ -162,9 +173,16 @@ impl Fault {
                 cluster.start_missing();
             }
             Kind::Restart => {
-                cluster.end_shard(one);
+                cluster.end_shard(one)?;
                 cluster.start_missing();
             }
+            Kind::Drain => {
+                let node = cluster.node(one).ok_or_else(|| format!("shard {one} is no node"))?;
+                cluster.command(&["drain", &node])?;
+                cluster.end_shard(one)?;
+                cluster.start_missing();
+            }
+            Kind::Rebalance => cluster.command(&["rebalance"])?,
             Kind::Hang => {
                 cluster.signal(one, "-STOP");
                 pause(self.time);
@@ -180,6 +198,7 @@ impl Fault {
                 cluster.start_missing();
             }
         }
+        Ok(())
     }
 
     fn strike_network(&self, cluster: &Cluster, one: usize, other: usize) {

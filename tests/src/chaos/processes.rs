@@ -4,7 +4,7 @@ use std::fmt;
 use std::fs::File;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, ExitStatus, Stdio};
+use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use serde_json::Value;
@@ -179,7 +179,8 @@ impl Cluster {
         self.await_that("a whole cluster", |cluster| {
             cluster.status().is_some_and(|status| {
                 let count = |list: &str| status[list].as_array().map_or(0, Vec::len);
-                status["ready"] == true && count("nodes") == all && count("stages") == stages
+                let at_rest = status["ready"] == true && status["moving"].is_null();
+                at_rest && count("nodes") == all && count("stages") == stages
             })
         });
     }
@@ -240,10 +241,42 @@ impl Cluster {
     }
 
     /// Ends a shard by SIGTERM and waits for its end.
-    pub fn end_shard(&mut self, index: usize) -> Option<ExitStatus> {
+    ///
+    /// # Errors
+    /// When it does not end, or not as if all were well.
+    pub fn end_shard(&mut self, index: usize) -> Result<(), String> {
         self.signal(index, "-TERM");
-        let mut process = self.shards[index].process.take()?;
-        process.wait().ok()
+        let Some(process) = &mut self.shards[index].process else { return Ok(()) };
+        let begun = Instant::now();
+        let status = loop {
+            match process.try_wait().expect("its state") {
+                Some(status) => break status,
+                None if begun.elapsed() > PATIENCE => return Err(format!("shard {index} does not end at SIGTERM")),
+                None => pause(LOOK),
+            }
+        };
+        self.shards[index].process = None;
+        if status.success() { Ok(()) } else { Err(format!("at SIGTERM shard {index} ends with {status}")) }
+    }
+
+    /// The node that a shard is.
+    pub fn node(&self, index: usize) -> Option<String> {
+        let status = self.status()?;
+        let nodes = status["nodes"].as_array()?;
+        let card = nodes.iter().find(|card| shard_of(&status, &card["node"]) == Some(index))?;
+        card["node"].as_str().map(str::to_owned)
+    }
+
+    /// Gives the service a command.
+    ///
+    /// # Errors
+    /// What the program says when it fails.
+    pub fn command(&self, arguments: &[&str]) -> Result<(), String> {
+        let mut command = command(&self.plan);
+        let output = command.args(arguments).args(["--url", &self.address().to_string()]).output();
+        let output = output.expect("the program starts");
+        let said = || format!("{arguments:?}: {}", String::from_utf8_lossy(&output.stderr));
+        if output.status.success() { Ok(()) } else { Err(said()) }
     }
 
     /// Sends a signal to a shard, if it runs.

@@ -89,7 +89,9 @@ impl Rounds {
             count(Phase::Decode) * 2 >= state.clients.len() && (!prefill || count(Phase::Prefill) > 0)
         });
         board.mark();
-        fault.strike(cluster);
+        if let Err(wrong) = fault.strike(cluster) {
+            board.complain(format!("{fault}: {wrong}"));
+        }
         let before: Vec<u64> = board.state().clients.iter().map(|client| client.answered).collect();
         let begun = Instant::now();
         let all = |state: &traffic::State| {

@@ -113,7 +113,9 @@ fn strike(cluster: &mut Cluster, deck: &mut Deck, board: &Board, time: Duration,
     while begun.elapsed() < time {
         let round = Instant::now();
         let fault = deck.draw();
-        fault.strike(cluster);
+        if let Err(wrong) = fault.strike(cluster) {
+            board.complain(format!("{fault}: {wrong}"));
+        }
         faults += 1;
         while round.elapsed() < FAULT_EVERY {
             let ended = cluster.ended();
