@@ -27,7 +27,7 @@ pub(crate) fn arguments(given: Vec<OsString>) -> Result<Vec<OsString>> {
             _ => flags.extend(flag(&path, key, value)?),
         }
     }
-    Ok(put_in(given, at, flags, model))
+    Ok(put_in(&given, at, flags, model))
 }
 
 /// What a file says for a command: its keys above all tables, and over them those in the command's own.
@@ -105,7 +105,7 @@ fn scalar(path: &Path, key: &str, value: &Value) -> Result<OsString> {
 }
 
 /// Puts the file's flags right behind the command's name, and its model at the end if none is given there.
-fn put_in(given: Vec<OsString>, at: usize, flags: Vec<OsString>, model: Option<OsString>) -> Vec<OsString> {
+fn put_in(given: &[OsString], at: usize, flags: Vec<OsString>, model: Option<OsString>) -> Vec<OsString> {
     let has_model = names_a_model(&given[at + 1..]);
     let (before, after) = given.split_at(at + 1);
     let model = model.filter(|_| !has_model).into_iter();

@@ -83,7 +83,7 @@ pub(crate) fn refused(address: &str, status: Status) -> anyhow::Error {
 pub(crate) fn is_final(error: &anyhow::Error) -> bool {
     error.chain().any(|cause| {
         let inside = cause.downcast_ref::<io::Error>().and_then(io::Error::get_ref);
-        let by_tls = cause.is::<rustls::Error>() || inside.is_some_and(|inside| inside.is::<rustls::Error>());
+        let by_tls = cause.is::<rustls::Error>() || inside.is_some_and(<dyn Error + Send + Sync>::is::<rustls::Error>);
         by_tls || cause.downcast_ref::<Refused>().is_some_and(|refused| is_refusal(refused.status.code()))
     })
 }

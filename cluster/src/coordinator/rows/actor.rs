@@ -31,7 +31,7 @@ impl ClusterActor {
             Action::Serve { epoch } => self.serve(epoch, context),
             Action::Hold { epoch, next } => self.hold(epoch, next, context),
             Action::Move { from, givers, epoch, takers } => {
-                self.move_memories((from, &givers), (epoch, &takers), context)
+                self.move_memories((from, &givers), (epoch, &takers), context);
             }
             Action::Switch { epoch } => self.switch(epoch, context),
             Action::Resume => {

@@ -51,7 +51,7 @@ enum State {
     /// The old row is in force; nodes drop the new one.
     Undoing { reason: String },
     /// No row is in force; nodes drop the old one.
-    MakingRoom { nodes: Vec<NodeId>, placement: Placement, reason: String },
+    MakingRoom { nodes: Vec<NodeId>, placement: Box<Placement>, reason: String },
     /// The new row is loaded in its place.
     Replacing { reason: String },
 }
@@ -147,7 +147,7 @@ impl Membership {
                 self.row = None;
                 actions.push(Action::MakeRoom { epoch: from });
                 self.release(from, now, actions);
-                State::MakingRoom { nodes, placement, reason }
+                State::MakingRoom { nodes, placement: Box::new(placement), reason }
             }
         };
         let (fetched, copied, pause) = (0, 0, None);
@@ -244,7 +244,7 @@ impl Membership {
                 return actions.push(Move { state: State::Clearing, ..moving }.report(Outcome::Lost { reason }));
             }
             moving.state = if nodes.iter().all(|node| self.nodes[node].is_free()) {
-                let row = self.make(&nodes, placement, None, now, actions);
+                let row = self.make(&nodes, *placement, None, now, actions);
                 (moving.to, self.placed, self.row) = (row.epoch, now, Some(row));
                 State::Replacing { reason }
             } else {
@@ -293,7 +293,7 @@ fn takers(old: &Row, new: &Row) -> Vec<Taker> {
             let (from, to) = (&source.plan.layers, &stage.plan.layers);
             let layers = from.start.max(to.start)..from.end.min(to.end);
             let samplers = index == last && position == old.stages.len() - 1;
-            (!layers.is_empty()).then(|| Source { node: source.node, layers, samplers })
+            (!layers.is_empty()).then_some(Source { node: source.node, layers, samplers })
         };
         old.stages.iter().enumerate().filter_map(part).collect()
     };
