@@ -1,7 +1,7 @@
 //! What the coordinator may order of this node: stages to make, link, move and take down again.
 //!
 //! Read [`Workshop`]: at most two stages at once, of which the newer takes over the memories of the older. Each is made
-//! and ended by a task of its own ([`Work`](super::stage::Work)); whoever releases one waits until its memory is really
+//! and ended by a task of its own ([`Work`]); whoever releases one waits until its memory is really
 //! free. Weights outlive the last stage until the next order to load, so that a row which is made again reads nothing.
 
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};

@@ -2,8 +2,8 @@
 //! addresses of its own, and what goes from one to another passes through this program.
 //!
 //! Host 0 is the coordinator, the others are shards. What host `n` sends the coordinator it sends to
-//! [`coordinator_seen_by`] (its data) and [`entrance`] (its control plane), and what anybody sends host `n` goes to its
-//! [`entrance`]. A cut loses packets and holds streams back, as a broken cable does: nobody is told.
+//! `coordinator_seen_by` (its data) and `entrance` (its control plane), and what anybody sends host `n` goes to its
+//! `entrance`. A cut loses packets and holds streams back, as a broken cable does: nobody is told.
 
 use std::collections::{HashMap, VecDeque};
 use std::io::Result;
