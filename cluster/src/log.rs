@@ -1,5 +1,7 @@
 //! The log: warnings on the terminal, unless more is asked for, and everything that matters in files where asked for.
 
+use std::io::IsTerminal;
+
 use anyhow::{Context, Result};
 use metrics::counter;
 use tracing::{Subscriber, warn};
@@ -26,7 +28,8 @@ pub(crate) struct Log {
 
 /// Starts logging.
 pub(crate) fn start(arguments: &LogArgs, verbose: u8, command: &str) -> Result<Log> {
-    let terminal = layer(arguments.log_format, std::io::stderr, true, filter(verbose, "warn"));
+    let colours = std::io::stderr().is_terminal();
+    let terminal = layer(arguments.log_format, std::io::stderr, colours, filter(verbose, "warn"));
     let (file, log) = match &arguments.log_dir {
         None => (None, Log::default()),
         Some(folder) => {

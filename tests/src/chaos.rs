@@ -16,11 +16,12 @@ pub mod rounds;
 pub mod soak;
 pub mod traffic;
 
-use std::io::{BufRead, BufReader};
+use std::io::{BufRead, BufReader, Write};
 use std::process::{Child, Command, Stdio};
+use std::thread::JoinHandle;
 
-use processes::Plan;
-use traffic::Case;
+use processes::{Cluster, Plan};
+use traffic::{Board, Case};
 
 /// Asks `paceline serve`, a single process that nobody disturbs, for what the clients will ask the cluster for.
 ///
@@ -39,6 +40,17 @@ pub fn expected(plan: &Plan) -> Vec<Case> {
     // Whatever it says later must not fill the pipe.
     std::thread::spawn(move || lines.count());
     traffic::cases(address, traffic::requests(plan.model.is_none()))
+}
+
+/// Lets the clients end, and says where the processes' logs are if anything was wrong.
+fn end(board: &Board, clients: Vec<JoinHandle<()>>, cluster: &mut Cluster, output: &mut dyn Write) {
+    board.stop();
+    for client in clients {
+        client.join().expect("a client");
+    }
+    if board.state().wrongs > 0 {
+        writeln!(output, "logs are in {}", cluster.keep_logs().display()).expect("the output takes it");
+    }
 }
 
 /// A process that ends with this.

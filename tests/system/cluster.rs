@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 use tempfile::TempDir;
 
 use crate::http;
-use crate::program::{PACELINE, Server, complaint, greedy, output};
+use crate::program::{PACELINE, Server, complaint, greedy, output, signal};
 
 const QUESTION: &str = "The code for Ruth is 4821. The code for Abel is 7719. What is the code for Ruth?";
 
@@ -171,11 +171,9 @@ fn activations_may_travel_in_less_than_single_precision() {
 fn a_shard_that_was_silent_for_a_while_joins_again() {
     let cluster = Cluster::start(2, &Options::default());
     let expected = cluster.coordinator.chat(QUESTION);
-    let id = cluster.shards[1].0.id().to_string();
-    let signal = |name: &str| assert!(Command::new("kill").args([name, &id]).status().expect("kill").success());
-    signal("-STOP");
+    signal(&cluster.shards[1].0, "-STOP");
     cluster.await_ready(false);
-    signal("-CONT");
+    signal(&cluster.shards[1].0, "-CONT");
     cluster.await_ready(true);
     assert_eq!(tokens(&cluster.coordinator.chat(QUESTION)), tokens(&expected));
 }
@@ -192,11 +190,9 @@ fn stages_loaded(cluster: &Cluster, shard: usize) -> Vec<(u64, u64)> {
 fn a_shard_whose_row_is_over_keeps_its_weights_for_the_next() {
     let cluster = Cluster::start(1, &Options { shard: &["-v"], ..Options::default() });
     let expected = cluster.coordinator.chat(QUESTION);
-    let id = cluster.shards[0].0.id().to_string();
-    let signal = |name: &str| assert!(Command::new("kill").args([name, &id]).status().expect("kill").success());
-    signal("-STOP");
+    signal(&cluster.shards[0].0, "-STOP");
     cluster.await_ready(false);
-    signal("-CONT");
+    signal(&cluster.shards[0].0, "-CONT");
     cluster.await_ready(true);
     assert_eq!(tokens(&cluster.coordinator.chat(QUESTION)), tokens(&expected));
     let [(weights, 0), (again, reused)] = stages_loaded(&cluster, 0)[..] else {
@@ -281,10 +277,9 @@ fn signals_end_every_process_cleanly() {
     let mut cluster = Cluster::start(2, &Options::default());
     cluster.coordinator.chat(QUESTION);
     for shard in &mut cluster.shards {
-        let id = shard.0.id().to_string();
         // After the second it waits no longer until others have its work.
         while shard.0.try_wait().expect("its state").is_none() {
-            assert!(Command::new("kill").args(["-TERM", &id]).status().expect("kill").success());
+            signal(&shard.0, "-TERM");
             pause();
         }
         assert_eq!(shard.0.wait().expect("it ends").code(), Some(0));

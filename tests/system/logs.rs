@@ -47,6 +47,10 @@ fn without_them_nothing_is_written_and_the_terminal_is_quiet() {
     assert!(output.status.success());
     let said = String::from_utf8_lossy(&output.stderr);
     assert!(!said.contains("INFO"), "{said}");
+    let output = crate::program::run(&["run", "--raw", "-p", "In", "-n", "2", "-vv"]);
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(said.contains("DEBUG") || said.contains("INFO") || said.contains("TRACE"), "{said}");
+    assert!(!said.contains('\x1b'), "colours are for terminals: {said}");
 }
 
 #[test]

@@ -91,9 +91,8 @@ impl Server {
     }
 
     /// Sends a signal.
-    pub(crate) fn signal(&self, signal: &str) {
-        let id = self.process.id().to_string();
-        assert!(Command::new("kill").args([signal, &id]).status().expect("kill").success());
+    pub(crate) fn signal(&self, name: &str) {
+        signal(&self.process, name);
     }
 
     /// Waits for the end.
@@ -112,6 +111,12 @@ impl Drop for Server {
         let _ = self.process.kill();
         let _ = self.process.wait();
     }
+}
+
+/// Sends a signal to a process.
+pub(crate) fn signal(process: &Child, name: &str) {
+    let id = process.id().to_string();
+    assert!(Command::new("kill").args([name, &id]).status().expect("kill").success());
 }
 
 /// The body of a greedy chat request.

@@ -3,7 +3,6 @@
 
 use std::io::BufReader;
 use std::net::SocketAddr;
-use std::process::Command;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread::JoinHandle;
@@ -13,7 +12,7 @@ use serde_json::{Value, json};
 
 use crate::cluster::{Cluster, Options, pause, shard};
 use crate::http;
-use crate::program::{Server, complaint, output, root};
+use crate::program::{Server, complaint, output, root, signal};
 
 const CLIENTS: u64 = 8;
 
@@ -223,15 +222,13 @@ fn a_shard_that_is_told_to_end_gives_its_work_away_first() {
     await_status(&cluster, "every client", |status| status["running"] == CLIENTS);
     // One of the row: the shard that waits takes its place.
     let mut first = cluster.shards.remove(0);
-    let id = first.0.id().to_string();
-    assert!(Command::new("kill").args(["-TERM", &id]).status().expect("kill").success());
+    signal(&first.0, "-TERM");
     assert_eq!(first.0.wait().expect("it ends").code(), Some(0));
     await_nodes(&cluster, 2);
     assert_eq!(row(&cluster).len(), 2);
     // Another: one is left with all the work, until somebody comes again, which needs no request.
     let mut second = cluster.shards.remove(0);
-    let id = second.0.id().to_string();
-    assert!(Command::new("kill").args(["-TERM", &id]).status().expect("kill").success());
+    signal(&second.0, "-TERM");
     assert_eq!(second.0.wait().expect("it ends").code(), Some(0));
     assert_eq!(row(&cluster).len(), 1);
     cluster.shards.push(shard(&cluster.folder, 5, &[]));

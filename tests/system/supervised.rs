@@ -8,7 +8,7 @@ use tempfile::TempDir;
 
 use crate::cluster::{Cluster, Options, await_file, coordinator, shard, token_file};
 use crate::http;
-use crate::program::{PACELINE, Server};
+use crate::program::{PACELINE, Server, signal};
 
 /// The supervisor's end.
 struct Notes(UnixDatagram);
@@ -99,8 +99,7 @@ fn a_shard_is_ready_while_it_waits_and_says_with_whom_it_is() {
     assert!(ready.contains("STATUS=waiting for the coordinator at 127.0.0.1:"), "{ready}");
     while !notes.next().starts_with("STATUS=with the coordinator at 127.0.0.1:") {}
     notes.until("WATCHDOG=1");
-    let id = shard.0.id().to_string();
-    assert!(Command::new("kill").args(["-TERM", &id]).status().expect("kill").success());
+    signal(&shard.0, "-TERM");
     notes.until("STOPPING=1");
     assert_eq!(shard.0.wait().expect("it ends").code(), Some(0));
 }

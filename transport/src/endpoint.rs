@@ -142,12 +142,9 @@ impl Endpoint {
         let hello = self.hello(to, Purpose::Link(key, settings));
         match &to.route {
             Route::Quic(address) => {
-                let connection = self.quic_connection(to, *address).await?;
-                let streams = connection.open_bi().await.map_err(|error| Error::connection(to, error))?;
-                let (mut send, mut receive) = streams;
-                greet(&mut receive, &mut send, &hello).await.map_err(|error| quic::why(&connection, error))?;
-                let report = probe::measure(&mut receive, &mut send, Carrier::Quic).await?;
-                Ok((QuicLink { connection, send, receive }.into_sender(&terms, writing), report))
+                let mut link = self.quic_stream(to, *address, &hello).await?;
+                let report = probe::measure(&mut link.receive, &mut link.send, Carrier::Quic).await?;
+                Ok((link.into_sender(&terms, writing), report))
             }
             Route::Unix(path) => {
                 let mut stream = unix::connect(to, path).await?;
@@ -157,6 +154,14 @@ impl Endpoint {
                 Ok((UnixLink::new(stream)?.into_sender(&terms, writing)?, report))
             }
         }
+    }
+
+    /// A stream to an endpoint that has taken the greeting.
+    async fn quic_stream(&self, to: &Target, address: SocketAddr, hello: &Hello) -> Result<QuicLink> {
+        let connection = self.quic_connection(to, address).await?;
+        let (mut send, mut receive) = connection.open_bi().await.map_err(|error| Error::connection(to, error))?;
+        greet(&mut receive, &mut send, hello).await.map_err(|error| quic::why(&connection, error))?;
+        Ok(QuicLink { connection, send, receive })
     }
 
     /// Gives pieces of models to nodes that ask; before this is called, every request is told that there are none.
@@ -172,14 +177,7 @@ impl Endpoint {
         let hello = self.hello(to, Purpose::Pieces);
         let made = timeout(CONNECT_DEADLINE, async {
             match &to.route {
-                Route::Quic(address) => {
-                    let connection = self.quic_connection(to, *address).await?;
-                    let streams = connection.open_bi().await.map_err(|error| Error::connection(to, error))?;
-                    let (mut send, mut receive) = streams;
-                    let greeted = greet(&mut receive, &mut send, &hello).await;
-                    greeted.map_err(|error| quic::why(&connection, error))?;
-                    Ok(PieceClient::quic(connection))
-                }
+                Route::Quic(address) => Ok(PieceClient::quic(self.quic_stream(to, *address, &hello).await?.connection)),
                 Route::Unix(path) => PieceClient::unix(to.clone(), path.clone(), hello).await,
             }
         });
@@ -202,11 +200,7 @@ impl Endpoint {
         let asked = timeout(CONNECT_DEADLINE, async {
             match &to.route {
                 Route::Quic(address) => {
-                    let connection = self.quic_connection(to, *address).await?;
-                    let streams = connection.open_bi().await.map_err(|error| Error::connection(to, error))?;
-                    let (mut send, mut receive) = streams;
-                    let greeted = greet(&mut receive, &mut send, &hello).await;
-                    greeted.map_err(|error| quic::why(&connection, error))?;
+                    let QuicLink { send, receive, .. } = self.quic_stream(to, *address, &hello).await?;
                     memories::ask(receive, send, request).await
                 }
                 Route::Unix(path) => {

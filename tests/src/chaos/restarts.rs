@@ -67,13 +67,7 @@ impl Restarts {
             told.expect("the output takes it");
         }
         await_answers(&board, &cluster);
-        board.stop();
-        for client in clients {
-            client.join().expect("a client");
-        }
-        if board.state().wrongs > 0 {
-            writeln!(output, "logs are in {}", cluster.keep_logs().display()).expect("the output takes it");
-        }
+        super::end(&board, clients, &mut cluster, output);
         let state = board.state();
         Report { returns, counts: state.counts.clone(), wrongs: state.wrongs, wrong: state.wrong.clone() }
     }

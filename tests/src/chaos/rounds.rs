@@ -68,13 +68,7 @@ impl Rounds {
             let told = writeln!(output, "{round}: {fault}; paused {longest:.2} s; round {all:.1} s; {wrongs} wrong");
             told.expect("the output takes it");
         }
-        board.stop();
-        for client in clients {
-            client.join().expect("a client");
-        }
-        if board.state().wrongs > 0 {
-            writeln!(output, "logs are in {}", cluster.keep_logs().display()).expect("the output takes it");
-        }
+        super::end(&board, clients, &mut cluster, output);
         let state = board.state();
         let (counts, wrongs, wrong) = (state.counts.clone(), state.wrongs, state.wrong.clone());
         Report { pauses, impossible: deck.impossible(), counts, wrongs, wrong }
