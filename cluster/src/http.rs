@@ -110,8 +110,14 @@ fn check_exposure(arguments: &ApiArgs) -> Result<()> {
     Ok(())
 }
 
+/// Bounds of the buckets in which times are counted, from a token's gap to a long prompt's. Buckets of several processes
+/// can be added up, and take the same little memory however different the times are.
+const SECONDS: [f64; 17] =
+    [0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0];
+
 fn api_config(arguments: &ApiArgs, gguf: &Gguf) -> Result<ApiConfig> {
-    let metrics = PrometheusBuilder::new().install_recorder().context("cannot set up metrics")?;
+    let metrics = PrometheusBuilder::new().set_buckets(&SECONDS).and_then(PrometheusBuilder::install_recorder);
+    let metrics = metrics.context("cannot set up metrics")?;
     Ok(ApiConfig {
         api_keys: ApiKeys::new(api_keys(arguments)?),
         defaults: recommended_sampling(gguf)?,

@@ -53,6 +53,18 @@ fn the_status_follows_the_work_of_every_stage() {
 }
 
 #[test]
+fn times_are_counted_in_buckets() {
+    let server = Server::start(&[]);
+    for answers in 1..=2 {
+        server.chat("The code for Ruth is 4821. What is the code for Ruth?");
+        let within = |bound: &str| server.metric(&format!("paceline_first_token_seconds_bucket{{le=\"{bound}\"}}"));
+        assert_eq!((within("300"), within("+Inf")), (f64::from(answers), f64::from(answers)));
+        assert_eq!(server.metric("paceline_first_token_seconds_count"), f64::from(answers));
+        assert!(server.metric("paceline_first_token_seconds_sum") > 0.0);
+    }
+}
+
+#[test]
 fn metrics_say_how_busy_each_stage_is() {
     let server = Server::start(&["--shards", "2"]);
     server.chat("Hello!");
