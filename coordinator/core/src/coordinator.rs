@@ -19,6 +19,7 @@ mod switching;
 mod tests;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::sync::Arc;
 use std::time::Duration;
 
 use paceline_proto::{
@@ -31,6 +32,7 @@ pub use status::{Accounts, StageTotals, Status};
 
 use crate::limits::Limits;
 use crate::pages::PagePool;
+use crate::reuse::Reuse;
 use crate::slots::Slots;
 use admission::Waiting;
 use compose::InFlight;
@@ -102,8 +104,11 @@ pub enum Event {
 /// What a session asks for when it opens.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Opening {
-    /// Tokens that it has: until so many are sent, its chunks count as prefill.
-    pub tokens: usize,
+    /// All tokens that it has: until they are sent, its chunks count as prefill.
+    pub tokens: Arc<[u32]>,
+    /// How many of these tokens come before places where others are likely to branch off, ascending: where it is worth
+    /// keeping a state. Advice; what lies outside the tokens is ignored.
+    pub boundaries: Arc<[usize]>,
     /// Of these, the tokens of its prompt; the others it got before it was interrupted.
     pub prompt_tokens: usize,
     /// The most tokens it will ever have, prompt and answer together.
@@ -121,6 +126,8 @@ pub enum Action {
     Opened {
         /// Whose.
         session: SessionId,
+        /// What of its tokens need not be run: it is to want those after the cached ones.
+        reuse: Reuse,
     },
     /// The session will not run.
     Refused {

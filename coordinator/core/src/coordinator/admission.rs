@@ -11,6 +11,7 @@ use paceline_proto::SessionId;
 use super::running::Running;
 use super::{Action, Coordinator, Loss, Opening};
 use crate::limits::Limits;
+use crate::reuse::Reuse;
 
 /// Why a session will not run.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -118,7 +119,7 @@ impl Coordinator {
     }
 
     fn refusal(&self, session: SessionId, opening: &Opening) -> Option<Refusal> {
-        let &Opening { tokens, token_limit, .. } = opening;
+        let (tokens, token_limit) = (opening.tokens.len(), opening.token_limit);
         if let Some(loss) = &self.broken {
             return Some(Refusal::Broken { reason: loss.to_string() });
         }
@@ -156,7 +157,7 @@ impl Coordinator {
             let session = first.session;
             self.counts.admitted += u64::from(!first.is_interrupted());
             self.running.insert(session, Running::new(first, slot, pages, number));
-            actions.push(Action::Opened { session });
+            actions.push(Action::Opened { session, reuse: Reuse::default() });
         }
     }
 

@@ -9,7 +9,7 @@ use std::collections::VecDeque;
 use std::time::Duration;
 
 use paceline_proto::{
-    Chunk, ChunkInput, Operation, Outcome, PageId, SamplingSettings, SessionId, Slot, StepId, Wanted,
+    Chunk, ChunkInput, Operation, Outcome, PageId, Reused, SamplingSettings, SessionId, Slot, StepId, Wanted,
 };
 
 use super::admission::Waiting;
@@ -113,7 +113,7 @@ impl Running {
         let opening = waiting.opening.expect("who is admitted has said what it asks for");
         Self {
             session: waiting.session,
-            tokens: opening.tokens,
+            tokens: opening.tokens.len(),
             prompt_tokens: opening.prompt_tokens,
             token_limit: opening.token_limit,
             slot,
@@ -276,7 +276,8 @@ impl Running {
         let session = self.session;
         if let Some(sampling) = self.sampling.take() {
             let generated_from = u32::try_from(self.prompt_tokens).expect("a context is shorter than 2^32 tokens");
-            operations.push(Operation::Open { session, slot: self.slot, sampling, generated_from });
+            let (slot, reused) = (self.slot, Reused::default());
+            operations.push(Operation::Open { session, slot, sampling, generated_from, reused });
         }
         let missing = limits.pages_for(self.sent) - self.pages.pages().len();
         if missing > 0 {

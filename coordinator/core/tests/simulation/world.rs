@@ -277,9 +277,9 @@ impl World {
 
     fn perform(&mut self, action: Action) {
         match action {
-            Action::Opened { session } => {
+            Action::Opened { session, reuse } => {
                 self.fairness.opened(session);
-                self.answer(session, session::Event::Opened);
+                self.answer(session, session::Event::Opened(reuse));
             }
             Action::Refused { session, refusal } => {
                 assert!(!matches!(refusal, Refusal::Duplicate { .. }));
