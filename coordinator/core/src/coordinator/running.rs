@@ -31,7 +31,7 @@ pub enum Misuse {
         /// Of all rows together; 0 for tokens.
         values: usize,
     },
-    /// More than was reserved for it.
+    /// More than it may ever have.
     #[error("the session wants {tokens} tokens, its limit is {limit}")]
     OverLimit {
         /// With this wish.
@@ -131,9 +131,13 @@ impl Running {
         }
     }
 
-    pub(super) fn readiness(&self) -> Readiness {
+    pub(super) fn readiness(&self, limits: &Limits) -> Readiness {
         if !self.wishes.is_empty() {
-            return if self.decodes() { Readiness::Decode } else { Readiness::Prefill };
+            return match self.decodes() {
+                _ if self.room(limits) == 0 => Readiness::Nothing,
+                true => Readiness::Decode,
+                false => Readiness::Prefill,
+            };
         }
         // a token sampled in the last place is never run
         if self.samples.is_some() && self.ahead.is_none() && self.sent + 1 < self.token_limit {
@@ -145,6 +149,16 @@ impl Running {
     /// Rows that it wants run and that are not sent.
     pub(super) fn waiting_rows(&self) -> usize {
         self.wishes.iter().map(|wish| wish.input.rows()).sum::<usize>() - self.first_sent
+    }
+
+    /// Rows that the pages granted and promised to it have place for.
+    pub(super) fn room(&self, limits: &Limits) -> usize {
+        (self.pages.pages().len() + self.pages.reserved()) * limits.page_tokens - self.sent
+    }
+
+    /// Pages that it lacks for all that it wants run.
+    pub(super) fn missing_pages(&self, limits: &Limits) -> usize {
+        limits.pages_for(self.waiting_rows().saturating_sub(self.room(limits)))
     }
 
     /// All that it had when it opened is sent.
@@ -175,6 +189,10 @@ impl Running {
 
     pub(super) fn pages(&self) -> &PageTable {
         &self.pages
+    }
+
+    pub(super) fn pages_mut(&mut self) -> &mut PageTable {
+        &mut self.pages
     }
 
     pub(super) fn into_pages(self) -> PageTable {
