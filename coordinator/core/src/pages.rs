@@ -141,7 +141,8 @@ impl PagePool {
         self.idle
     }
 
-    fn is_idle(&self, page: PageId) -> bool {
+    /// Whether nobody but the cache holds the page.
+    pub fn is_idle(&self, page: PageId) -> bool {
         let page = page.0 as usize;
         self.kept[page] > 0 && self.kept[page] == self.references[page]
     }
