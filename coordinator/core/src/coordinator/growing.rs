@@ -78,6 +78,6 @@ impl Coordinator {
         self.pages.release(running.into_pages());
         self.waiting.insert(number, Waiting { session, opening: None, since: now, paused: true, restores });
         self.counts.pauses += 1;
-        actions.push(Action::Interrupted { session });
+        actions.push(Action::Paused { session });
     }
 }
