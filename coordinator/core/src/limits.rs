@@ -48,6 +48,8 @@ pub struct Limits {
     pub stages: usize,
     /// Sessions that run at once: one recurrent state each.
     pub slots: usize,
+    /// Recurrent states kept besides, of prefixes that may come again.
+    pub snapshots: usize,
     /// Pages of keys and values.
     pub pages: usize,
     /// Tokens in a page.
@@ -102,6 +104,7 @@ impl Limits {
         Self {
             stages,
             slots,
+            snapshots: 0,
             pages,
             page_tokens,
             context,
@@ -146,7 +149,7 @@ impl Limits {
 
     /// Whether stages of both have the same pages and slots, and sessions the same bounds.
     pub fn same_memory(&self, other: &Self) -> bool {
-        let memory = |limits: &Self| (limits.slots, limits.pages, limits.page_tokens, limits.context);
+        let memory = |limits: &Self| (limits.slots, limits.snapshots, limits.pages, limits.page_tokens, limits.context);
         memory(self) == memory(other)
     }
 
