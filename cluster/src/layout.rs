@@ -53,7 +53,8 @@ pub(crate) fn limits(placement: &Placement, prefill_rows: Option<usize>) -> Limi
     let Placement { sessions, pages, page_tokens, context, step_rows, step_wanted, .. } = *placement;
     let usual = Limits::new(placement.stages.len(), sessions, pages, page_tokens, context);
     let (prefill_rows, snapshots) = (prefill_rows.unwrap_or(usual.prefill_rows), placement.cache.snapshots);
-    Limits { step_rows, step_wanted, prefill_rows, snapshots, ..usual }
+    let has_states = placement.state_per_session > 0;
+    Limits { step_rows, step_wanted, prefill_rows, snapshots, has_states, ..usual }
 }
 
 /// Where the layers go, in `memory` bytes or in what this host has free.
