@@ -222,6 +222,10 @@ pub(crate) struct ApiArgs {
     /// A chat template instead of the model's.
     #[arg(long, value_name = "FILE")]
     pub(crate) chat_template: Option<PathBuf>,
+    /// Leave lines in system prompts that known clients change on every request, such as Claude Code's billing line. They
+    /// are taken out otherwise, and the response says so: they keep everything behind them out of the cache.
+    #[arg(long)]
+    pub(crate) keep_client_noise: bool,
     /// Requests that wait for a place; more are refused.
     #[arg(long, default_value_t = 256, value_name = "N")]
     pub(crate) queue: usize,

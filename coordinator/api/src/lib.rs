@@ -16,6 +16,7 @@ mod logprobs;
 mod models;
 mod observe;
 mod prompt;
+mod reuse;
 mod scale;
 mod server;
 mod settings;

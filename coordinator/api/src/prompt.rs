@@ -1,13 +1,26 @@
 //! From messages and texts to the tokens of a prompt.
 
+use std::time::SystemTime;
+
 use paceline_coordinator::Engine;
-use paceline_text::{Error as TextError, RenderRequest, Special};
+use paceline_text::{ClientNoise, EncodedChat, Error as TextError, RemovedNoise, RenderRequest, Special};
 use serde_json::{Map, Value};
 
 use crate::error::{Error, Result};
+use crate::server::Api;
 
 /// Who can say something in a conversation.
 const ROLES: [&str; 5] = ["system", "developer", "user", "assistant", "tool"];
+
+/// The tokens that an answer goes on from.
+#[derive(Debug, Default)]
+pub(crate) struct Prompt {
+    pub(crate) tokens: Vec<u32>,
+    /// Where in them later prompts are likely to part from this one.
+    pub(crate) boundaries: Vec<usize>,
+    /// What was taken out of the messages because their client changes it every time.
+    pub(crate) removed: Vec<RemovedNoise>,
+}
 
 /// A conversation as the client sent it.
 #[derive(Debug, Default)]
@@ -18,8 +31,9 @@ pub(crate) struct Conversation {
     pub(crate) variables: Map<String, Value>,
 }
 
-/// Renders a conversation and encodes it, ready for the assistant's answer. `limit` is in bytes of text.
-pub(crate) fn encode_conversation(engine: &Engine, mut conversation: Conversation, limit: usize) -> Result<Vec<u32>> {
+/// Renders a conversation and encodes it, ready for the assistant's answer.
+pub(crate) fn encode_conversation(api: &Api, mut conversation: Conversation) -> Result<Prompt> {
+    let engine = &api.engine;
     if conversation.messages.is_empty() {
         return Err(Error::parameter("messages", "messages is empty, send at least one"));
     }
@@ -28,15 +42,19 @@ pub(crate) fn encode_conversation(engine: &Engine, mut conversation: Conversatio
         check_role(index, message)?;
         check_content(index, message)?;
     }
-    let text = template.render(&RenderRequest {
+    let removed =
+        if api.config.keep_client_noise { Vec::new() } else { ClientNoise::remove(&mut conversation.messages) };
+    let request = RenderRequest {
         messages: &conversation.messages,
         tools: conversation.tools.as_deref(),
         add_generation_prompt: true,
         kwargs: Some(&conversation.variables),
-        now: None,
-    })?;
-    check_length("messages", text.len(), limit)?;
-    Ok(engine.tokenizer().encode(&text, Special::Parse, false))
+        now: Some(SystemTime::now()),
+    };
+    let text = template.render(&request)?;
+    check_length("messages", text.len(), api.config.prompt_bytes)?;
+    let EncodedChat { tokens, boundaries } = template.encode(&request, &text, engine.tokenizer());
+    Ok(Prompt { tokens, boundaries, removed })
 }
 
 /// Encodes a text as a model expects to see it: with its beginning token, control tokens spelled out in it parsed.

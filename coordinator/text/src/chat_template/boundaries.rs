@@ -62,8 +62,10 @@ impl ChatTemplate {
             .map(|place| place.and_then(|place| shared(render(with_other_question(request.messages, place)))));
         let opener = opener(&encoding.tokens, tokenizer, conversation, last.or(first));
         let likely = [conversation, next_turn, first, last].into_iter().flatten();
-        let mut boundaries: Vec<usize> =
-            likely.map(|place| before_head(&encoding.tokens, opener, place)).chain(starts(&encoding.tokens, opener)).collect();
+        let mut boundaries: Vec<usize> = likely
+            .map(|place| before_head(&encoding.tokens, opener, place))
+            .chain(starts(&encoding.tokens, opener))
+            .collect();
         boundaries.sort_unstable();
         boundaries.dedup();
         boundaries.retain(|&place| place > 0);

@@ -101,7 +101,8 @@ fn a_turn_that_is_appended_keeps_the_conversation() {
         let answer = says("assistant", "<think>\nA long thought about hills.\n</think>\n\nThe miller does.");
         let next = with(&story(), &[answer, says("user", "And the valley?")]);
         assert!(chat.lost(&story(), &next) <= LITTLE, "{name}: {}", chat.lost(&story(), &next));
-        let (tokens, whole) = (chat.encode(&story()).tokens.len(), shared(&chat.encode(&story()).tokens, &chat.encode(&next).tokens));
+        let (tokens, whole) =
+            (chat.encode(&story()).tokens.len(), shared(&chat.encode(&story()).tokens, &chat.encode(&next).tokens));
         assert!(whole + LITTLE >= tokens, "{name} shares {whole} of {tokens}");
     }
 }
