@@ -9,6 +9,7 @@ use paceline_proto::{Chunk, ChunkInput, ChunkResult, PageId, Reused, SampledToke
 use uuid::Uuid;
 
 use super::*;
+use crate::reuse::Missed;
 
 fn name(number: u128) -> SessionId {
     SessionId(Uuid::from_u128(number))
@@ -83,7 +84,8 @@ fn new_tokens(number: u128, count: usize) -> Arc<[u32]> {
 }
 
 fn opened(number: u128) -> Action {
-    Action::Opened { session: name(number), reuse: Reuse::default() }
+    let reuse = Reuse { missed: Some(Missed::Unknown), ..Reuse::default() };
+    Action::Opened { session: name(number), reuse }
 }
 
 fn closed(number: u128) -> Action {

@@ -45,6 +45,9 @@ fn random_limits(random: &mut Random) -> Limits {
         restores: random.between(1, 3) as u32,
         gather: Duration::from_micros(random.between(0, 500)),
         run_ahead: random.once_in(2),
+        snapshots: random.size(0, 6),
+        has_states: !random.once_in(3),
+        snapshot_stride: random.size(4, 64),
         ..Limits::new(stages, random.size(1, 8), pages, page_tokens, context)
     }
 }
