@@ -1,5 +1,6 @@
 //! The command line. Every flag is also a key of `--config FILE.toml` (see [`crate::config`]).
 
+mod cache;
 mod cluster;
 mod scale;
 mod simulate;
@@ -12,6 +13,7 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 use paceline_core::planner::{DeviceGroup, LinkSpeed, Targets};
 use paceline_gguf::KvType;
 
+pub(crate) use cache::{CacheAction, CacheArgs};
 pub(crate) use cluster::{CoordinatorArgs, LinkChoice, ShardArgs, TokenArgs, TokenCommand};
 pub(crate) use scale::{DrainArgs, RebalanceArgs, ScaleArgs, ServiceArgs};
 pub(crate) use simulate::{HardwareArgs, PlacesArgs, SimulateArgs};
@@ -78,6 +80,8 @@ pub(crate) enum Command {
     Drain(DrainArgs),
     /// Place the layers of a running row anew, with what is known of nodes and links by now.
     Rebalance(RebalanceArgs),
+    /// Say what a running service remembers of prompts, keep some of it, or drop it.
+    Cache(CacheArgs),
     /// Print one answer.
     Run(RunArgs),
     /// Say what a model needs and where its layers would go, without loading it.
@@ -101,6 +105,7 @@ impl Command {
             Self::Scale(_) => "scale",
             Self::Drain(_) => "drain",
             Self::Rebalance(_) => "rebalance",
+            Self::Cache(_) => "cache",
             Self::Run(_) => "run",
             Self::Plan(_) => "plan",
             Self::Simulate(_) => "simulate",

@@ -6,6 +6,7 @@
 
 mod access;
 mod answers;
+mod cache;
 mod chat;
 mod completions;
 mod config;
@@ -29,6 +30,7 @@ mod unserved;
 mod usage;
 
 pub use access::ApiKeys;
+pub use cache::{CacheReport, PathCard};
 pub use config::{ApiConfig, Defaults};
 pub use error::{Error, Result};
 pub use scale::{ScaleAction, ScaleError, ScaleOutcome, ScaleReport, ScaleRequest, Scaled, Scaling, StageShare};
