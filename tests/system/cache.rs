@@ -10,7 +10,7 @@ use std::fmt::Write as _;
 use serde_json::{Value, json};
 
 use crate::http::{Response, events, get, post};
-use crate::program::Server;
+use crate::program::{Server, complaint, output};
 
 /// Tokens that may be run again where messages meet.
 const AT_BORDERS: usize = 64;
@@ -222,4 +222,42 @@ fn what_the_cache_did_is_told() {
     assert_eq!(second.header("x-paceline-cache-tier"), Some("device"));
     assert_eq!((&last["timings"]["cache_n"], &last["timings"]["cache_tier"]), (&cached.into(), &"device".into()));
     assert_eq!(get(server.address, "/health").status, 200);
+}
+
+#[test]
+fn texts_are_listed_pinned_and_dropped_by_command() {
+    let server = Server::start(&FLAGS);
+    let url = format!("http://{}", server.address);
+    let cache = |arguments: &[&str]| output(&[&["cache"], arguments, &["--url", &url]].concat());
+    let messages =
+        [says("system", "Answer briefly."), says("user", "The code for Ruth is 4821. And the code for Ruth?")];
+    let asked = || cached(&ask(&server, &chat(&messages)).json());
+    assert_eq!(asked(), 0);
+    let folder = tempfile::tempdir().expect("a folder");
+    let file = folder.path().join("request.json");
+    std::fs::write(&file, chat(&messages).to_string()).expect("it can be written");
+    let file = file.to_str().expect("a plain path");
+
+    let list: Value = serde_json::from_str(&cache(&["list", "--json"])).expect("JSON");
+    assert!(list["totals"]["snapshots"].as_u64() > Some(0), "{list}");
+    assert!(list["paths"].as_array().expect("paths").iter().any(|path| path["snapshots"] != json!([])), "{list}");
+    assert!(cache(&["pin", "--messages", file]).starts_with("pinned: "));
+    let list = cache(&["list"]);
+    assert!(list.contains("pinned: <|im_start|>system?Answer briefly."), "{list}");
+    assert!(server.metric("paceline_cache_lookups_total") > 0.0);
+    assert!(asked() > 0);
+    assert_eq!(cache(&["unpin", "--messages", file]), "unpinned\n");
+    assert!(!cache(&["list"]).contains("pinned: "));
+    let told = cache(&["drop", "--messages", file]);
+    assert!(told.starts_with("forgotten: ") && !told.contains(" 0 snapshots"), "{told}");
+    assert!(asked() < 8, "only the opening of what was dropped may be known otherwise");
+
+    for (arguments, word) in [
+        (&["drop", "--prompt", "Nobody asked this"][..], "not cached"),
+        (&["pin"], "--prompt"),
+        (&["pin", "--messages", "/no/such/file"], "cannot read"),
+    ] {
+        let told = complaint(&[&["cache"], arguments, &["--url", &url]].concat());
+        assert!(told.contains(word), "{told}");
+    }
 }
