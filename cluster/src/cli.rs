@@ -6,11 +6,12 @@ mod scale;
 mod simulate;
 mod status;
 
+use std::convert::Infallible;
 use std::net::IpAddr;
 use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
-use paceline_core::planner::{DeviceGroup, LinkSpeed, Targets};
+use paceline_core::planner::{CacheRam, DeviceGroup, LinkSpeed, Targets};
 use paceline_gguf::KvType;
 
 pub(crate) use cache::{CacheAction, CacheArgs};
@@ -154,6 +155,17 @@ pub(crate) struct LayoutArgs {
     /// How values are stored, instead of --kv-type.
     #[arg(long, value_name = "TYPE", value_parser = kv_type)]
     pub(crate) kv_type_v: Option<KvType>,
+    /// Tokens whose keys and values there is room for, of all sessions together; where it is used up, the newest session
+    /// waits [default: as many as all sessions can have].
+    #[arg(long, value_name = "TOKENS")]
+    pub(crate) kv_tokens: Option<usize>,
+    /// Memory for what is kept of conversations between their turns, such as 512M or 2G; 0 for next to none [default:
+    /// as much as the keys and values of all sessions].
+    #[arg(long, value_name = "SIZE")]
+    pub(crate) cache_ram: Option<CacheRam>,
+    /// Refused: there is nothing like it here.
+    #[arg(long, hide = true, value_parser = no_cache_reuse, num_args = 0..=1, default_missing_value = "")]
+    pub(crate) cache_reuse: Option<Infallible>,
 }
 
 /// How the layers are computed.
@@ -368,6 +380,13 @@ pub(crate) struct BenchArgs {
     /// Print the figures as JSON.
     #[arg(long)]
     pub(crate) json: bool,
+}
+
+/// Other servers have a flag of this name, which users bring along.
+fn no_cache_reuse(_: &str) -> Result<Infallible, String> {
+    Err("there is no such thing here: cached tokens moved to other positions give other answers than a cold run, and \
+         a recurrent state cannot be moved at all. Common prefixes are always reused, exactly; see --cache-ram"
+        .to_owned())
 }
 
 fn kv_type(name: &str) -> Result<KvType, String> {

@@ -173,6 +173,7 @@ impl CoordinatorActor {
                 metrics::interrupted();
                 self.tell(session, SessionEvent::Interrupted)
             }
+            Action::Paused { session } => self.tell(session, SessionEvent::Interrupted),
             Action::Outcome { session, outcome, position } => {
                 self.tell(session, SessionEvent::Outcome { outcome, position })
             }

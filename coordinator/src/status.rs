@@ -30,6 +30,9 @@ pub struct Status {
     pub interrupted: usize,
     /// Sessions admitted.
     pub admitted: u64,
+    /// How often one was paused because there was no page for one before it.
+    #[serde(default)]
+    pub pauses: u64,
     /// Pages that running sessions hold.
     pub pages_used: usize,
     /// Pages promised to them beyond those.
@@ -149,6 +152,7 @@ impl Status {
             waiting: core.waiting,
             interrupted: core.interrupted,
             admitted: core.admitted,
+            pauses: core.pauses,
             pages_used: core.pages_used,
             pages_reserved: core.pages_reserved,
             pages: core.pages_used + core.pages_free,

@@ -15,6 +15,7 @@ mod hanging;
 mod http;
 mod leaving;
 mod logs;
+mod pausing;
 mod program;
 mod restarts;
 mod scaling;

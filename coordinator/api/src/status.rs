@@ -131,6 +131,7 @@ fn measure(status: &Status) {
     counter!("paceline_decode_tokens_total").absolute(status.decode_tokens);
     counter!("paceline_steps_total").absolute(status.steps);
     counter!("paceline_sessions_admitted_total").absolute(status.admitted);
+    counter!("paceline_sessions_paused_total").absolute(status.pauses);
     measure_cache(&status.cache);
 }
 

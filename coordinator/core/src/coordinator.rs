@@ -172,7 +172,12 @@ pub enum Action {
         /// Slots in use, in ascending order.
         slots: Vec<Slot>,
     },
-    /// The session's row is over, or it makes room for those before it. It keeps its place, and is to open again with all the tokens it has; what it wants
+    /// The session makes room for those before it. It keeps its place, and is to open again as one that is interrupted.
+    Paused {
+        /// Whose.
+        session: SessionId,
+    },
+    /// The session's row is over. It keeps its place, and is to open again with all the tokens it has; what it wants
     /// until then is ignored.
     Interrupted {
         /// Whose.

@@ -74,13 +74,13 @@ impl Coordinator {
             self.closes.push(Operation::Close { session });
         }
         let (number, restores) = (running.number(), Some(running.restores()));
-        self.counts.pauses += 1;
         if let Some(waiting) = Self::unopened(&mut running) {
             self.waiting.insert(number, waiting);
         } else {
             let waiting = Waiting { session, opening: None, since: now, paused: true, restores, tried: None };
             self.waiting.insert(number, waiting);
-            actions.push(Action::Interrupted { session });
+            self.counts.pauses += 1;
+            actions.push(Action::Paused { session });
         }
         self.shelve(running);
     }

@@ -123,6 +123,7 @@ fn a_right_stream_is_right() {
         (4, vec![grant(3, 2)], vec![chunk(3, 0, 4)]),
         (5, vec![copy_state(0, 4), reuse(4, 1, 4), copy_state(4, 1), grant(4, 2), grant(4, 3)], vec![chunk(4, 4, 1)]),
         (6, vec![grant(3, 4)], vec![chunk(3, 4, 1), chunk(4, 5, 1)]),
+        (7, vec![open(1, 2), grant(1, 5)], vec![chunk(1, 0, 3)]), // from its beginning, as it was paused
     ];
     assert_eq!(follow(steps), Ok(()));
 }

@@ -81,7 +81,8 @@ impl Plan {
         if self.vector {
             return Vec::new();
         }
-        let room = limits.context.saturating_sub(self.prompt.len());
+        // one that fills the context may be let in where another placement has a longer one
+        let room = limits.context.saturating_sub(self.prompt.len()).max(1);
         let most = self.max_tokens.unwrap_or(room).min(room);
         answer(&self.prompt, most.min(self.stops_after.unwrap_or(most)), self.ignore_end)
     }
@@ -153,7 +154,7 @@ impl Client {
             FinishReason::Cancelled => {
                 assert!(self.plan.patience.is_some() && expected.starts_with(&self.tokens));
             }
-            FinishReason::Refused(_) => assert_eq!(self.tokens, []),
+            FinishReason::Refused(refusal) => assert_eq!(self.tokens, [], "{refusal}"),
             FinishReason::Lost(loss) => {
                 assert!(expected.starts_with(&self.tokens));
                 match loss {

@@ -83,8 +83,6 @@ pub(crate) struct World {
     pub(crate) row: Row,
     pub(crate) clients: Vec<Client>,
     fairness: Fairness,
-    /// Who is interrupted makes room for others.
-    pauses: bool,
     /// By client: how often the coordinator let it go.
     let_go: Vec<usize>,
 }
@@ -117,7 +115,6 @@ impl World {
             stream: StepStream::new(limits),
             row: Row::new(Epoch(0), limits, settings.costs),
             fairness: Fairness::new(limits),
-            pauses: false,
             let_go: vec![0; clients.len()],
             clients,
             settings,
@@ -259,9 +256,7 @@ impl World {
         }
         let now = Duration::from_micros(self.now);
         let mut actions = Vec::new();
-        let pauses = self.coordinator.status().pauses;
         self.coordinator.on(event, now, &mut actions);
-        self.pauses = self.coordinator.status().pauses > pauses;
         assert_eq!(accounts_balance(&self.coordinator.accounts()), Ok(()));
         for action in actions {
             self.perform(action);
@@ -302,11 +297,11 @@ impl World {
             }
             Action::Still { pages, slots } => self.still(pages, slots),
             Action::Interrupted { session } => {
-                if self.pauses {
-                    self.fairness.paused(session);
-                } else {
-                    self.fairness.interrupted(session);
-                }
+                self.fairness.interrupted(session);
+                self.answer(session, session::Event::Interrupted);
+            }
+            Action::Paused { session } => {
+                self.fairness.paused(session);
                 self.answer(session, session::Event::Interrupted);
             }
             Action::Cancel { session } => self.send(Pair::Cancels, Mail::Cancel(session)),
