@@ -75,19 +75,29 @@ fn ask(server: &Server, body: &Value) -> Response {
 /// A server with a memory, and what it was told so far.
 struct Warm {
     server: Server,
+    /// One without, where starting a fresh one for each answer would take too long.
+    forgetful: Option<Server>,
     known: Vec<Vec<u64>>,
 }
 
 impl Warm {
     fn start() -> Self {
-        Self { server: Server::start(&FLAGS), known: Vec::new() }
+        Self { server: Server::start(&FLAGS), forgetful: None, known: Vec::new() }
+    }
+
+    fn beside_a_forgetful_one() -> Self {
+        let forgetful = Server::start(&[&FLAGS[..], &["--cache-ram", "0"]].concat());
+        Self { forgetful: Some(forgetful), ..Self::start() }
     }
 
     /// Asks; the answer must be a fresh server's, and at most `most` tokens read again.
     fn ask(&mut self, what: &str, body: &Value, most: usize) -> Value {
         let response = ask(&self.server, body);
         let answer = response.json();
-        let fresh = ask(&Server::start(&FLAGS), body).json();
+        let fresh = match &self.forgetful {
+            Some(server) => ask(server, body).json(),
+            None => ask(&Server::start(&FLAGS), body).json(),
+        };
         assert_eq!(answer["choices"], fresh["choices"], "{what}: not as a fresh server answers");
         assert_eq!(cached(&fresh), 0);
         let prompt = ids(&answer["choices"][0]["prompt_token_ids"]);
@@ -171,7 +181,7 @@ fn a_tool_is_called_and_answers() {
 
 #[test]
 fn branches_are_far_only_once() {
-    let mut warm = Warm::start();
+    let mut warm = Warm::beside_a_forgetful_one();
     let first = warm.ask("the trunk", &chat(&conversation()), 0);
     let trunk = ids(&first["choices"][0]["prompt_token_ids"]);
     for at in [1000, 4321, trunk.len() - 300] {
@@ -185,7 +195,7 @@ fn branches_are_far_only_once() {
 
 #[test]
 fn short_prompts_and_prompts_that_end_where_pages_do() {
-    let mut warm = Warm::start();
+    let mut warm = Warm::beside_a_forgetful_one();
     let text = json!({"content": document(2000)});
     let tokens = ids(&post(warm.server.address, "/tokenize", &text).json()["tokens"]);
     for length in [63, 64, 65, 150, 191, 192, 193, 511, 512, 513] {
