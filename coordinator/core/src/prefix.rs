@@ -12,6 +12,7 @@
 //! here looks at more than one path of the tree.
 
 mod eviction;
+mod keeping;
 mod snapshots;
 #[cfg(test)]
 mod tests;
@@ -21,6 +22,7 @@ use std::ops::Bound;
 
 use paceline_proto::{PageId, Slot};
 
+pub use keeping::{CachedPath, PinnedCounts, SHOWN_TOKENS};
 use snapshots::Snapshot;
 
 /// A node: where it is, and its number, which no other one ever has. What it names may be evicted unless it is
@@ -297,6 +299,9 @@ impl PrefixIndex {
         let mut freed = Freed::default();
         if let Some(shorter) = nearest.filter(|shorter| self.node(*shorter).tokens.len() == common) {
             debug_assert_eq!(self.node(shorter).holders, 0, "tails are not held");
+            if self.node(shorter).pinned {
+                self.set_pinned(id, true);
+            }
             self.remove(shorter, &mut freed);
         }
         Inserted { node: id, added: true, freed }

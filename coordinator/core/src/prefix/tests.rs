@@ -1,5 +1,7 @@
 //! The tree against lists in which everything is looked for everywhere.
 
+mod keeping;
+
 use proptest::prelude::*;
 
 use super::snapshots::LEAST_DISTANCE;
