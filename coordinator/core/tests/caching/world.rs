@@ -77,6 +77,9 @@ pub(crate) struct World {
     /// All tokens of those who have left: a step that opens one may be under way.
     left: BTreeMap<SessionId, Vec<u32>>,
     under_way: VecDeque<Step>,
+    /// What the coordinator is to be told, in order; what one event causes comes behind all that it says.
+    events: VecDeque<Event>,
+    busy: bool,
     still: Option<(Vec<PageId>, Vec<Slot>)>,
     conversations: Vec<Vec<u32>>,
     now: Duration,
@@ -124,6 +127,8 @@ impl World {
             clients: BTreeMap::new(),
             left: BTreeMap::new(),
             under_way: VecDeque::new(),
+            events: VecDeque::new(),
+            busy: false,
             still: None,
             conversations: vec![vec![1]],
             now: Duration::ZERO,
@@ -224,13 +229,21 @@ impl World {
     }
 
     fn on(&mut self, event: Event) {
+        self.events.push_back(event);
+        if std::mem::replace(&mut self.busy, true) {
+            return;
+        }
+        while let Some(event) = self.events.pop_front() {
+            self.perform(event);
+        }
+        self.busy = false;
+    }
+
+    fn perform(&mut self, event: Event) {
         let mut actions = Vec::new();
         self.coordinator.on(event, self.now, &mut actions);
         assert_eq!(accounts_balance(&self.coordinator.accounts()), Ok(()));
-        // who is told something may have another step sent, which comes after these
-        let (sends, rest): (Vec<_>, Vec<_>) =
-            actions.into_iter().partition(|action| matches!(action, Action::Send { .. }));
-        for action in sends.into_iter().chain(rest) {
+        for action in actions {
             match action {
                 Action::Send { step, .. } => {
                     assert_eq!(self.stream.follow(&step), Ok(()));
