@@ -30,9 +30,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
-use paceline_proto::{
-    Epoch, Operation, Outcome, PageId, SamplingSettings, SessionId, Slot, Step, StepDone, StepId, Wanted,
-};
+use paceline_proto::{Epoch, Operation, Outcome, PageId, SamplingSettings, SessionId, Slot, Step, StepDone, Wanted};
 
 pub use admission::Refusal;
 pub use keeping::{Forgotten, PinRefusal};

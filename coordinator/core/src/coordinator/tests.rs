@@ -6,7 +6,7 @@ mod overdue;
 mod restoring;
 mod switching;
 
-use paceline_proto::{Chunk, ChunkInput, ChunkResult, PageId, Reused, SampledToken, Slot, StageTime};
+use paceline_proto::{Chunk, ChunkInput, ChunkResult, PageId, Reused, SampledToken, Slot, StageTime, StepId};
 use uuid::Uuid;
 
 use super::*;
