@@ -1,5 +1,6 @@
 //! The command line. Every flag is also a key of `--config FILE.toml` (see [`crate::config`]).
 
+mod cache;
 mod cluster;
 mod scale;
 mod simulate;
@@ -13,6 +14,7 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 use paceline_core::planner::{CacheRam, DeviceGroup, LinkSpeed, Targets};
 use paceline_gguf::KvType;
 
+pub(crate) use cache::{CacheAction, CacheArgs};
 pub(crate) use cluster::{CoordinatorArgs, LinkChoice, ShardArgs, TokenArgs, TokenCommand};
 pub(crate) use scale::{DrainArgs, RebalanceArgs, ScaleArgs, ServiceArgs};
 pub(crate) use simulate::{HardwareArgs, PlacesArgs, SimulateArgs};
@@ -79,6 +81,8 @@ pub(crate) enum Command {
     Drain(DrainArgs),
     /// Place the layers of a running row anew, with what is known of nodes and links by now.
     Rebalance(RebalanceArgs),
+    /// Say what a running service remembers of prompts, keep some of it, or drop it.
+    Cache(CacheArgs),
     /// Print one answer.
     Run(RunArgs),
     /// Say what a model needs and where its layers would go, without loading it.
@@ -102,6 +106,7 @@ impl Command {
             Self::Scale(_) => "scale",
             Self::Drain(_) => "drain",
             Self::Rebalance(_) => "rebalance",
+            Self::Cache(_) => "cache",
             Self::Run(_) => "run",
             Self::Plan(_) => "plan",
             Self::Simulate(_) => "simulate",
@@ -234,6 +239,10 @@ pub(crate) struct ApiArgs {
     /// A chat template instead of the model's.
     #[arg(long, value_name = "FILE")]
     pub(crate) chat_template: Option<PathBuf>,
+    /// Leave lines in system prompts that known clients change on every request, such as Claude Code's billing line. They
+    /// are taken out otherwise, and the response says so: they keep everything behind them out of the cache.
+    #[arg(long)]
+    pub(crate) keep_client_noise: bool,
     /// Requests that wait for a place; more are refused.
     #[arg(long, default_value_t = 256, value_name = "N")]
     pub(crate) queue: usize,

@@ -3,6 +3,7 @@
 mod answers;
 mod bad_files;
 mod bad_requests;
+mod cache;
 mod chaos;
 mod clients;
 mod cluster;

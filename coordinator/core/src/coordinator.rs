@@ -13,6 +13,7 @@ mod caching;
 mod compose;
 mod following;
 mod growing;
+mod keeping;
 mod overdue;
 mod pace;
 mod positions;
@@ -32,6 +33,7 @@ use paceline_proto::{
 };
 
 pub use admission::Refusal;
+pub use keeping::{Forgotten, PinRefusal};
 pub use running::Misuse;
 pub use status::{Accounts, CacheCounts, StageTotals, Status};
 

@@ -12,6 +12,7 @@
 //! here looks at more than one path of the tree.
 
 mod eviction;
+mod keeping;
 mod snapshots;
 #[cfg(test)]
 mod tests;
@@ -21,18 +22,21 @@ use std::ops::Bound;
 
 use paceline_proto::{PageId, Slot};
 
+pub use keeping::{CachedPath, PinnedCounts, SHOWN_TOKENS};
 use snapshots::Snapshot;
 
-/// A node. What it names may be evicted unless it is [held](PrefixIndex::hold).
+/// A node: where it is, and its number, which no other one ever has. What it names may be evicted unless it is
+/// [held](PrefixIndex::hold); see [`PrefixIndex::contains`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct NodeId(usize);
+pub struct NodeId(usize, u64);
 
 /// Where every path begins: no tokens, no page. Never evicted.
-pub const ROOT: NodeId = NodeId(0);
+pub const ROOT: NodeId = NodeId(0, 0);
 
 /// One page of tokens, or fewer in a tail.
 #[derive(Debug)]
 struct Node {
+    number: u64,
     parent: NodeId,
     tokens: Box<[u32]>,
     page: PageId,
@@ -99,7 +103,7 @@ pub struct PrefixIndex {
     /// What a page gains by each reuse, in pages that come after it: as many as there are.
     reuse_bonus: u64,
     nodes: Vec<Option<Node>>,
-    vacant: Vec<NodeId>,
+    vacant: Vec<usize>,
     /// Nodes with nothing behind them that nobody holds, least valuable first.
     leaves: BTreeSet<(u64, NodeId)>,
     snapshots: BTreeMap<Slot, Snapshot>,
@@ -115,7 +119,7 @@ pub struct PrefixIndex {
 impl PrefixIndex {
     /// An empty index of a row with `pages` pages of `page_tokens` tokens.
     pub fn new(pages: usize, page_tokens: usize, has_states: bool) -> Self {
-        let root = Node::new(ROOT, Box::default(), PageId(u32::MAX), 0, 0);
+        let root = Node::new(0, ROOT, Box::default(), PageId(u32::MAX), 0);
         Self {
             page_tokens,
             has_states,
@@ -131,14 +135,25 @@ impl PrefixIndex {
         }
     }
 
+    /// Whether a node is still there.
+    pub fn contains(&self, id: NodeId) -> bool {
+        self.nodes.get(id.0).and_then(Option::as_ref).is_some_and(|node| node.number == id.1)
+    }
+
+    /// The last full page that begins like `tokens`, and how many pages there are to it.
+    pub fn walk(&self, tokens: &[u32]) -> (NodeId, usize) {
+        let (mut node, mut depth) = (ROOT, 0);
+        for page in tokens.chunks_exact(self.page_tokens) {
+            let Some(child) = self.node(node).children.get(page) else { break };
+            (node, depth) = (*child, depth + 1);
+        }
+        (node, depth)
+    }
+
     /// Looks for the longest beginning of `tokens`, of at most `most` tokens, whose memory is there.
     pub fn find(&self, tokens: &[u32], most: usize) -> Found {
-        let (mut node, mut position) = (ROOT, 0);
-        while let Some(next) = tokens.get(position..position + self.page_tokens)
-            && let Some(child) = self.node(node).children.get(next)
-        {
-            (node, position) = (*child, position + self.page_tokens);
-        }
+        let (mut node, depth) = self.walk(tokens);
+        let position = depth * self.page_tokens;
         let (source, common) = self.nearest(node, &tokens[position..]);
         let matched = position + common;
         let nothing = Found { node: ROOT, cached: 0, matched, partial: None, snapshot: None };
@@ -185,8 +200,8 @@ impl PrefixIndex {
         let children = &self.node(node).children;
         let before = children.range::<[u32], _>((Bound::Unbounded, Bound::Included(tokens))).next_back();
         let after = children.range::<[u32], _>((Bound::Excluded(tokens), Bound::Unbounded)).next();
-        let common = |(key, child): (&Box<[u32]>, &NodeId)| (Some(*child), common(key, tokens));
-        let best = before.into_iter().chain(after).map(common).max_by_key(|(_, common)| *common);
+        let all = before.into_iter().chain(after);
+        let best = all.map(|(key, child)| (Some(*child), common(key, tokens))).max_by_key(|(_, common)| *common);
         best.filter(|(_, common)| *common > 0).unwrap_or((None, 0))
     }
 
@@ -220,6 +235,9 @@ impl PrefixIndex {
 
     /// Keeps a node and all above it from being evicted.
     pub fn hold(&mut self, node: NodeId) {
+        if node == ROOT {
+            return;
+        }
         self.unlist(node);
         self.node_mut(node).holders += 1;
     }
@@ -229,6 +247,9 @@ impl PrefixIndex {
     /// # Panics
     /// When nobody holds it.
     pub fn release(&mut self, node: NodeId) {
+        if node == ROOT {
+            return;
+        }
         let holders = &mut self.node_mut(node).holders;
         *holders = holders.checked_sub(1).expect("who releases a node has held it");
         self.list(node);
@@ -264,8 +285,8 @@ impl PrefixIndex {
             return Inserted { node: known, added: false, freed: Freed::default() };
         }
         self.clock += 1;
-        let node = Node::new(parent, tokens.into(), page, self.node(parent).depth + 1, self.clock);
-        let id = self.vacant.pop().unwrap_or(NodeId(self.nodes.len()));
+        let node = Node::new(self.clock, parent, tokens.into(), page, self.node(parent).depth + 1);
+        let id = NodeId(self.vacant.pop().unwrap_or(self.nodes.len()), self.clock);
         if id.0 == self.nodes.len() {
             self.nodes.push(None);
         }
@@ -278,6 +299,9 @@ impl PrefixIndex {
         let mut freed = Freed::default();
         if let Some(shorter) = nearest.filter(|shorter| self.node(*shorter).tokens.len() == common) {
             debug_assert_eq!(self.node(shorter).holders, 0, "tails are not held");
+            if self.node(shorter).pinned {
+                self.set_pinned(id, true);
+            }
             self.remove(shorter, &mut freed);
         }
         Inserted { node: id, added: true, freed }
@@ -287,8 +311,8 @@ impl PrefixIndex {
     pub fn clear(&mut self) -> Freed {
         let pages = self.nodes.drain(..).skip(1).flatten().map(|node| node.page).collect();
         let slots = self.snapshots.keys().copied().collect();
-        let counts = PrefixCounts { pages: 0, snapshots: 0, ..self.counts };
-        *self = Self { counts, ..Self::new(self.reuse_bonus as usize, self.page_tokens, self.has_states) };
+        let (counts, clock) = (PrefixCounts { pages: 0, snapshots: 0, ..self.counts }, self.clock);
+        *self = Self { counts, clock, ..Self::new(self.reuse_bonus as usize, self.page_tokens, self.has_states) };
         Freed { pages, slots }
     }
 
@@ -315,18 +339,17 @@ impl PrefixIndex {
     /// Takes a leaf out of the tree.
     fn remove(&mut self, id: NodeId, freed: &mut Freed) {
         self.unlist(id);
-        let node = self.nodes[id.0].take().expect("it is there");
+        let node = self.nodes[id.0].take_if(|node| node.number == id.1).expect("it is there");
         debug_assert!(node.children.is_empty() && node.holders == 0, "{node:?} is in use");
-        self.vacant.push(id);
+        self.vacant.push(id.0);
         self.counts.pages -= 1;
         freed.pages.push(node.page);
         node.snapshots.into_values().for_each(|slot| self.strand(slot, freed));
         let parent = self.node_mut(node.parent);
         parent.children.remove(&node.tokens);
         parent.used = parent.used.max(node.used);
-        let relied = |behind: &&Box<[u32]>| !behind.is_empty() && node.tokens.starts_with(behind);
-        let relied: Vec<_> = parent.snapshots.keys().filter(relied).cloned().collect();
-        for behind in relied {
+        let behind = parent.snapshots.keys().filter(|behind| !behind.is_empty() && node.tokens.starts_with(behind));
+        for behind in behind.cloned().collect::<Vec<_>>() {
             if self.nearest(node.parent, &behind).1 < behind.len() {
                 let slot = self.node_mut(node.parent).snapshots.remove(&behind).expect("it was there");
                 self.strand(slot, freed);
@@ -336,11 +359,11 @@ impl PrefixIndex {
     }
 
     fn node(&self, id: NodeId) -> &Node {
-        self.nodes[id.0].as_ref().expect("a node that is used is there")
+        self.nodes[id.0].as_ref().filter(|node| node.number == id.1).expect("a node that is used is there")
     }
 
     fn node_mut(&mut self, id: NodeId) -> &mut Node {
-        self.nodes[id.0].as_mut().expect("a node that is used is there")
+        self.nodes[id.0].as_mut().filter(|node| node.number == id.1).expect("a node that is used is there")
     }
 }
 
@@ -357,9 +380,9 @@ pub struct Inserted {
 }
 
 impl Node {
-    fn new(parent: NodeId, tokens: Box<[u32]>, page: PageId, depth: usize, used: u64) -> Self {
-        let (children, snapshots) = (BTreeMap::new(), BTreeMap::new());
-        Self { parent, tokens, page, depth, children, snapshots, holders: 0, pinned: false, used, reuses: 0 }
+    fn new(number: u64, parent: NodeId, tokens: Box<[u32]>, page: PageId, depth: usize) -> Self {
+        let (children, snapshots, used) = (BTreeMap::new(), BTreeMap::new(), number);
+        Self { number, parent, tokens, page, depth, children, snapshots, holders: 0, pinned: false, used, reuses: 0 }
     }
 }
 

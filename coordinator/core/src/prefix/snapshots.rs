@@ -139,6 +139,11 @@ impl PrefixIndex {
         self.relist(slot);
     }
 
+    /// How many are pinned.
+    pub(super) fn pinned_snapshots(&self) -> usize {
+        self.snapshots.values().filter(|snapshot| snapshot.pinned).count()
+    }
+
     fn relist(&mut self, slot: Slot) {
         let value = self.snapshot_value(slot);
         let snapshot = self.snapshots.get_mut(&slot).expect("it is there");
