@@ -1,6 +1,7 @@
 //! The command line. Every flag is also a key of `--config FILE.toml` (see [`crate::config`]).
 
 mod cluster;
+mod eval;
 mod scale;
 mod simulate;
 mod status;
@@ -13,6 +14,7 @@ use paceline_core::planner::{DeviceGroup, LinkSpeed, Targets};
 use paceline_gguf::KvType;
 
 pub(crate) use cluster::{CoordinatorArgs, LinkChoice, ShardArgs, TokenArgs, TokenCommand};
+pub(crate) use eval::{EvalArgs, EvalCommand, EvalKvArgs, PerplexityArgs, ReadingArgs, SelfcheckArgs};
 pub(crate) use scale::{DrainArgs, RebalanceArgs, ScaleArgs, ServiceArgs};
 pub(crate) use simulate::{HardwareArgs, PlacesArgs, SimulateArgs};
 pub(crate) use status::{ServerArgs, StatusArgs, TopArgs};
@@ -86,6 +88,10 @@ pub(crate) enum Command {
     Simulate(Box<SimulateArgs>),
     /// Measure prefill and decode.
     Bench(BenchArgs),
+    /// Measure how well the model reads and remembers a text, for each type of keys and values.
+    Eval(EvalArgs),
+    /// Run a text in many ways that must give the same bits, on this machine.
+    Selfcheck(SelfcheckArgs),
 }
 
 impl Command {
@@ -105,6 +111,8 @@ impl Command {
             Self::Plan(_) => "plan",
             Self::Simulate(_) => "simulate",
             Self::Bench(_) => "bench",
+            Self::Eval(_) => "eval",
+            Self::Selfcheck(_) => "selfcheck",
         }
     }
 }

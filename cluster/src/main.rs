@@ -10,6 +10,7 @@ mod control;
 mod coordinator;
 #[cfg(test)]
 mod deployed;
+mod eval;
 mod host;
 mod http;
 mod layout;
@@ -22,6 +23,7 @@ mod plan;
 mod row;
 mod run;
 mod scale;
+mod selfcheck;
 mod serve;
 mod shard;
 mod shutdown;
@@ -86,5 +88,7 @@ fn carry_out(command: Command) -> anyhow::Result<()> {
         Command::Plan(arguments) => plan::plan(&arguments),
         Command::Simulate(arguments) => simulate::simulate(&arguments),
         Command::Bench(arguments) => bench::bench(&arguments),
+        Command::Eval(arguments) => eval::eval(&arguments.command),
+        Command::Selfcheck(arguments) => selfcheck::selfcheck(&arguments),
     }
 }
