@@ -115,6 +115,7 @@ fn api_config(arguments: &ApiArgs, gguf: &Gguf) -> Result<ApiConfig> {
     Ok(ApiConfig {
         api_keys: ApiKeys::new(api_keys(arguments)?),
         defaults: recommended_sampling(gguf)?,
+        keep_client_noise: arguments.keep_client_noise,
         // Answers have ended by then; what is left of them is read, or never.
         shutdown_timeout: shutdown::FLUSH,
         workers: host::cores().clamp(1, 4),
@@ -156,6 +157,7 @@ pub(crate) async fn warm_up(engine: &Engine) -> Result<()> {
     let prompt = vec![0; engine.model().context.saturating_sub(2).clamp(1, 16)];
     let request = Generate {
         prompt,
+        boundaries: Vec::new(),
         max_tokens: Some(2),
         stop: Vec::new(),
         sampling: SamplingSettings::default(),

@@ -12,7 +12,7 @@ use actix::{Actor, Addr, AsyncContext, Context, Handler, Message, SpawnHandle};
 use paceline_core::coordinator::{Action, Event, Opening};
 use paceline_core::limits::QUEUE;
 use paceline_core::session::{Event as SessionEvent, Goal, Request, TokenGoal};
-use paceline_core::{Coordinator, Session, Wish};
+use paceline_core::{Coordinator, Reuse, Session, Wish};
 use paceline_proto::{Epoch, Frame, Payload, Reply, SessionId, Step};
 use paceline_text::{Detokenizer, TextStream};
 use paceline_transport::FrameSender;
@@ -22,6 +22,8 @@ use tokio_stream::wrappers::ReceiverStream;
 use tracing::{debug, debug_span, error, warn};
 use uuid::Uuid;
 
+use crate::cache::actor::{ChangeCache, GetCache};
+use crate::cache::{CacheChange, CacheChanged, CacheList};
 use crate::engine::{Answer, Engine, Generate, Generation, ModelCard, Sessions, Status, Update};
 use crate::error::{Error, Result};
 use crate::metrics;
@@ -162,7 +164,7 @@ impl CoordinatorActor {
     fn perform(&mut self, action: Action) -> Option<Event> {
         match action {
             Action::Send { step, rows } => self.send(step, &rows),
-            Action::Opened { session } => self.tell(session, SessionEvent::Opened),
+            Action::Opened { session, reuse } => self.tell(session, SessionEvent::Opened(reuse)),
             Action::Still { pages, slots } => {
                 self.is_still(Still { pages, slots });
                 None
@@ -171,6 +173,7 @@ impl CoordinatorActor {
                 metrics::interrupted();
                 self.tell(session, SessionEvent::Interrupted)
             }
+            Action::Paused { session } => self.tell(session, SessionEvent::Interrupted),
             Action::Outcome { session, outcome, position } => {
                 self.tell(session, SessionEvent::Outcome { outcome, position })
             }
@@ -273,7 +276,12 @@ impl CoordinatorActor {
             context: self.card.borrow().context,
         });
         let span = debug_span!("session", id = %id, prompt_tokens = request.prompt.len());
-        let core = Session::new(Request { prompt: request.prompt, sampling: request.sampling, goal });
+        let core = Session::new(Request {
+            prompt: request.prompt,
+            boundaries: request.boundaries,
+            sampling: request.sampling,
+            goal,
+        });
         Ok(SessionActor {
             id,
             core,
@@ -334,7 +342,7 @@ struct Start {
     id: SessionId,
     request: Generate,
     updates: mpsc::Sender<Update>,
-    admitted: oneshot::Sender<Result<()>>,
+    admitted: oneshot::Sender<Result<Reuse>>,
 }
 
 impl Handler<Start> for CoordinatorActor {
@@ -359,11 +367,22 @@ impl Sessions for Addr<CoordinatorActor> {
             let (admitted, admission) = oneshot::channel();
             let id = SessionId(Uuid::now_v7());
             // Made before the first await: if this future is dropped, the session sees its client leave.
-            let generation = Generation { session: id, updates: receiver };
+            let mut generation = Generation { session: id, reuse: Reuse::default(), updates: receiver };
             address.send(Start { id, request, updates, admitted }).await.map_err(|_| Error::ShuttingDown)??;
-            admission.await.map_err(|_| Error::Lost { reason: "the session ended unexpectedly".to_owned() })??;
+            generation.reuse =
+                admission.await.map_err(|_| Error::Lost { reason: "the session ended unexpectedly".to_owned() })??;
             Ok(generation)
         })
+    }
+
+    fn cache(&self, limit: usize) -> Answer<CacheList> {
+        let address = self.clone();
+        Box::pin(async move { address.send(GetCache(limit)).await.map_err(|_| Error::ShuttingDown) })
+    }
+
+    fn change_cache(&self, change: CacheChange, tokens: Vec<u32>) -> Answer<CacheChanged> {
+        let address = self.clone();
+        Box::pin(async move { address.send(ChangeCache { change, tokens }).await.map_err(|_| Error::ShuttingDown)? })
     }
 
     fn status(&self) -> Answer<Status> {

@@ -3,11 +3,13 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+pub use paceline_core::reuse::{Missed, Reuse, Tier};
 pub use paceline_core::session::Usage;
 use paceline_proto::{Logprobs, SamplingSettings, SessionId};
 use paceline_text::{ChatTemplate, Tokenizer};
 use tokio::sync::{mpsc, watch};
 
+use crate::cache::{CacheChange, CacheChanged, CacheList};
 use crate::error::{Error, Result};
 pub use crate::status::{StageStatus, Status};
 
@@ -41,6 +43,9 @@ pub struct ModelCard {
 pub struct Generate {
     /// The prompt; never empty.
     pub prompt: Vec<u32>,
+    /// How many of its tokens come before places where other prompts are likely to branch off: where it is worth keeping a
+    /// state. Advice: anything is allowed, and positions outside the prompt are ignored.
+    pub boundaries: Vec<usize>,
     /// The most tokens to generate; without it, until the context is full.
     pub max_tokens: Option<usize>,
     /// Texts that end the answer; they are not part of it.
@@ -84,6 +89,8 @@ pub struct Finished {
     pub text: String,
     /// Counts.
     pub usage: Usage,
+    /// What of the prompt was known when it was first admitted, and why not more.
+    pub reuse: Reuse,
     /// Times.
     pub timings: Timings,
 }
@@ -115,6 +122,8 @@ pub struct Timings {
 pub struct Generation {
     /// Its session.
     pub session: SessionId,
+    /// What of the prompt was known when it was admitted, and why not more.
+    pub reuse: Reuse,
     /// What happens, in order; ends after [`Update::Finished`] or [`Update::Failed`].
     pub updates: mpsc::Receiver<Update>,
 }
@@ -125,6 +134,10 @@ pub(crate) trait Sessions: Send + Sync {
     fn start(&self, request: Generate) -> Answer<Generation>;
     /// The state of the service.
     fn status(&self) -> Answer<Status>;
+    /// What it remembers, at most so many texts.
+    fn cache(&self, limit: usize) -> Answer<CacheList>;
+    /// Changes what becomes of a text.
+    fn change_cache(&self, change: CacheChange, tokens: Vec<u32>) -> Answer<CacheChanged>;
 }
 
 /// A future answer of the coordinator.
@@ -179,6 +192,23 @@ impl Engine {
     /// When the coordinator is gone.
     pub async fn status(&self) -> Result<Status> {
         self.sessions.status().await
+    }
+
+    /// What it remembers: at most `limit` texts, the last used first.
+    ///
+    /// # Errors
+    /// When the coordinator is gone.
+    pub async fn cache(&self, limit: usize) -> Result<CacheList> {
+        self.sessions.cache(limit).await
+    }
+
+    /// Keeps or forgets the text of these tokens. Pinning keeps what is cached of it, dropping forgets what goes on from
+    /// all of it.
+    ///
+    /// # Errors
+    /// When nothing of it is cached (not all of it, for dropping), too much would be pinned, or the coordinator is gone.
+    pub async fn change_cache(&self, change: CacheChange, tokens: Vec<u32>) -> Result<CacheChanged> {
+        self.sessions.change_cache(change, tokens).await
     }
 
     /// Refuses what no model could answer, before it reaches the coordinator.

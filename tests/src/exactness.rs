@@ -1,10 +1,19 @@
 //! The exactness promise as a check, with the models of the tests: see [`paceline_evaluation::exactness`].
 
+use std::ops::Range;
 use std::sync::Arc;
 
 use paceline_evaluation::exactness::{self, Subject};
 pub use paceline_evaluation::exactness::{Way, Ways};
 use paceline_gguf::{Gguf, KvType};
+
+/// Cuts the model's blocks into `shards` stages as evenly as they go.
+///
+/// # Panics
+/// If the model has fewer blocks.
+pub fn splits(model: &Gguf, shards: usize) -> Vec<Range<usize>> {
+    exactness::splits(model, shards).expect("the model has as many blocks")
+}
 
 /// Runs the text in a way, then generates some tokens greedily; the bits of the logits of every row.
 ///

@@ -101,12 +101,12 @@ impl ModelRun {
         self.0.next(session, tokens, chunk).expect("the step runs").expect("there are tokens")
     }
 
-    /// Begins a session that goes on where another one is.
+    /// Begins a session that goes on from where another is, as a cache does it.
     ///
     /// # Panics
-    /// If there is no room.
-    pub fn fork(&mut self, from: u32, to: u32) {
-        self.0.fork(from, to).expect("there is room");
+    /// If there is no such session, or no room for another.
+    pub fn fork(&mut self, session: u32, copy: u32) {
+        self.0.fork(session, copy).expect("there is room");
     }
 
     /// Ends a session; its pages and slot are used again.

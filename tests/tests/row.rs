@@ -6,8 +6,8 @@ use std::sync::Arc;
 use paceline_core::session::FinishReason;
 use paceline_gguf::{Gguf, KvType};
 use paceline_proto::{
-    Chunk, ChunkInput, Epoch, Frame, Operation, Outcome, PageId, Payload, SamplingSettings, SessionId, Slot, Step,
-    StepId, Wanted,
+    Chunk, ChunkInput, Epoch, Frame, Operation, Outcome, PageId, Payload, Reused, SamplingSettings, SessionId, Slot,
+    Step, StepId, Wanted,
 };
 use paceline_tests::golden::{Golden, distance};
 use paceline_tests::model_run::{Layout, ModelRun, cpu};
@@ -44,7 +44,7 @@ fn expected(model: &Arc<Gguf>) -> Vec<(Vec<u32>, Vec<Vec<u32>>)> {
 }
 
 fn layout(shards: usize, run_ahead: bool) -> RowLayout {
-    RowLayout { shards, run_ahead, slots: 4, prefill_rows: 32, context: 256 }
+    RowLayout { shards, run_ahead, ..RowLayout::default() }
 }
 
 fn check(name: &str) {
@@ -192,6 +192,25 @@ fn a_row_that_is_replaced_by_one_of_other_stages_changes_no_bit() {
 }
 
 #[test]
+fn sessions_that_make_room_for_others_change_no_bit() {
+    for name in ["nano16-f32", "mini-llama-Q4_K_M"] {
+        let model = model(name);
+        let expected = undisturbed(&model, &layout(1, false)).0;
+        for (shards, run_ahead) in [(1, false), (1, true), (2, true)] {
+            // Eight pages, of which the longest session needs seven.
+            let few = RowLayout { kv_tokens: Some(128), context: 128, growth_tokens: 4, ..layout(shards, run_ahead) };
+            let mut row = Row::new(&model, &few);
+            let ids = serve(&mut row, |_, _| {});
+            assert!(
+                told(&row, &ids) == expected,
+                "{name}, {shards} stages, run-ahead {run_ahead}: other tokens or bits"
+            );
+            assert!(row.pauses() > 0, "{name}, {shards} stages, run-ahead {run_ahead}: nobody made room");
+        }
+    }
+}
+
+#[test]
 fn who_leaves_is_void_at_once_and_changes_nobody() {
     let model = model("nano16-f32");
     let expected = expected(&model);
@@ -267,7 +286,13 @@ fn rows_of_vectors_travel_like_tokens() {
         let operations = if index == 0 {
             let pages = (0..4).map(PageId).collect();
             vec![
-                Operation::Open { session, slot: Slot(0), sampling: sampling.clone(), generated_from: 0 },
+                Operation::Open {
+                    session,
+                    slot: Slot(0),
+                    sampling: sampling.clone(),
+                    generated_from: 0,
+                    reused: Reused::default(),
+                },
                 Operation::Grant { session, pages },
             ]
         } else {

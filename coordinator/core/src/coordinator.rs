@@ -1,16 +1,22 @@
 //! The coordinator's core: who runs, who waits, and what goes into the next step.
 //!
 //! Read [`Coordinator::on`]. The way of a session: `Open` puts it into the admission queue; when a slot and pages
-//! for all its tokens are free it is `Opened`; each `Want` brings tokens that it wants run; the scheduler cuts them
+//! for its tokens are free it is `Opened`; each `Want` brings tokens that it wants run; the scheduler cuts them
 //! into chunks and sends steps while credits last; a step's `Done` returns its credit and brings outcomes; `Leave`
-//! ends it, wherever it is. `coordinator/compose.rs` says how a step's chunks are chosen, `coordinator/running.rs`
+//! ends it, wherever it is. `coordinator/compose.rs` says how a step's chunks are chosen, `coordinator/growing.rs` how
+//! sessions get pages as they grow, `coordinator/running.rs`
 //! how run-ahead works, `coordinator/restoring.rs` how sessions outlive their row, `coordinator/switching.rs` how another
 //! row takes over while they run.
 
 mod admission;
+mod caching;
 mod compose;
+mod following;
+mod growing;
+mod keeping;
 mod overdue;
 mod pace;
+mod positions;
 mod restoring;
 mod running;
 mod status;
@@ -19,6 +25,7 @@ mod switching;
 mod tests;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::sync::Arc;
 use std::time::Duration;
 
 use paceline_proto::{
@@ -26,11 +33,14 @@ use paceline_proto::{
 };
 
 pub use admission::Refusal;
+pub use keeping::{Forgotten, PinRefusal};
 pub use running::Misuse;
-pub use status::{Accounts, StageTotals, Status};
+pub use status::{Accounts, CacheCounts, StageTotals, Status};
 
 use crate::limits::Limits;
 use crate::pages::PagePool;
+use crate::prefix::PrefixIndex;
+use crate::reuse::Reuse;
 use crate::slots::Slots;
 use admission::Waiting;
 use compose::InFlight;
@@ -102,8 +112,11 @@ pub enum Event {
 /// What a session asks for when it opens.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Opening {
-    /// Tokens that it has: until so many are sent, its chunks count as prefill.
-    pub tokens: usize,
+    /// All tokens that it has: until they are sent, its chunks count as prefill.
+    pub tokens: Arc<[u32]>,
+    /// How many of these tokens come before places where others are likely to branch off, ascending: where it is worth
+    /// keeping a state. Advice; what lies outside the tokens is ignored.
+    pub boundaries: Arc<[usize]>,
     /// Of these, the tokens of its prompt; the others it got before it was interrupted.
     pub prompt_tokens: usize,
     /// The most tokens it will ever have, prompt and answer together.
@@ -121,6 +134,8 @@ pub enum Action {
     Opened {
         /// Whose.
         session: SessionId,
+        /// What of its tokens need not be run: it is to want those after the cached ones.
+        reuse: Reuse,
     },
     /// The session will not run.
     Refused {
@@ -156,6 +171,11 @@ pub enum Action {
         pages: Vec<PageId>,
         /// Slots in use, in ascending order.
         slots: Vec<Slot>,
+    },
+    /// The session makes room for those before it. It keeps its place, and is to open again as one that is interrupted.
+    Paused {
+        /// Whose.
+        session: SessionId,
     },
     /// The session's row is over. It keeps its place, and is to open again with all the tokens it has; what it wants
     /// until then is ignored.
@@ -302,6 +322,10 @@ pub struct Coordinator {
     /// Sessions that arrived.
     arrivals: u64,
     running: BTreeMap<SessionId, Running>,
+    /// Sessions that left, and whose last row is under way.
+    lingering: BTreeMap<SessionId, Running>,
+    /// What the row's memory knows beyond the sessions that run.
+    index: PrefixIndex,
     /// Sessions that have a token and have not answered, by when they got it.
     unanswered: BTreeSet<(Duration, SessionId)>,
     /// Closes that go with the next step.
@@ -328,10 +352,12 @@ impl Coordinator {
             epoch,
             next_step: 0,
             pages: PagePool::new(limits.pages),
-            slots: Slots::new(limits.slots),
+            slots: Slots::new(limits.slots, limits.snapshots),
             waiting: BTreeMap::new(),
             arrivals: 0,
             running: BTreeMap::new(),
+            lingering: BTreeMap::new(),
+            index: PrefixIndex::new(limits.pages, limits.page_tokens, limits.has_states),
             unanswered: BTreeSet::new(),
             closes: Vec::new(),
             steps: VecDeque::new(),
@@ -366,6 +392,7 @@ impl Coordinator {
             Event::Tick => {}
             Event::Stop => self.stop(actions),
         }
+        self.begin_followers(actions);
         self.admit(actions);
         self.expire(now, actions);
         self.expect_results(now, actions);
@@ -376,7 +403,7 @@ impl Coordinator {
 
     /// When to send a `Tick` if nothing else happens before. To be asked anew after every event.
     pub fn deadline(&self, now: Duration) -> Option<Duration> {
-        let queue = self.waiting.values().map(|waiting| waiting.due(&self.limits));
+        let queue = self.waiting.values().filter_map(|waiting| waiting.due(&self.limits));
         let gather = self.unanswered.iter().map(|(since, _)| *since + self.limits.gather).find(|end| *end > now);
         queue.chain(gather).chain(self.overdue_at()).min()
     }
@@ -426,9 +453,17 @@ impl Coordinator {
         self.pace.observe(step.prefill_rows, step.decode_rows, &done.times);
         self.counts.count_times(self.limits.stages, &done.times);
         for (chunk, result) in step.chunks.into_iter().zip(done.results) {
-            let Some(running) = self.running.get_mut(&chunk.session) else { continue };
-            if let Some(came) = running.came_back(step.id, chunk.end, result.outcome) {
-                self.deliver(chunk.session, came, now, actions);
+            let session = chunk.session;
+            if let Some(running) = self.running.get_mut(&session) {
+                let came = running.came_back(step.id, chunk.end, result.outcome);
+                self.learn(session);
+                if let Some(came) = came {
+                    self.deliver(session, came, now, actions);
+                }
+            } else if let Some(mut running) = self.lingering.remove(&session) {
+                running.came_back(step.id, chunk.end, result.outcome);
+                self.closes.push(Operation::Close { session });
+                self.shelve(running);
             }
         }
     }
@@ -457,7 +492,7 @@ impl Coordinator {
         }
     }
 
-    /// Takes a session out, wherever it is. Its pages and its slot are free at once, even while chunks of it are
+    /// Takes a session out, wherever it is. Its pages and its slot are free or the cache's at once, even while chunks of it are
     /// in flight: whoever gets them next does so in a later step, and every stage runs the steps in order.
     fn remove(&mut self, session: SessionId, actions: &mut Vec<Action>) -> bool {
         let place = self.waiting.iter().find(|(_, waiting)| waiting.session == session);
@@ -469,14 +504,17 @@ impl Coordinator {
         if let Some(since) = running.unanswered_since() {
             self.unanswered.remove(&(since, session));
         }
+        if self.lingers(session, &running) {
+            self.lingering.insert(session, running);
+            return true;
+        }
         if self.in_flight(session) {
             actions.push(Action::Cancel { session });
         }
         if running.opened() {
             self.closes.push(Operation::Close { session });
         }
-        self.slots.give(running.slot());
-        self.pages.release(running.into_pages());
+        self.shelve(running);
         true
     }
 

@@ -1,8 +1,8 @@
 //! The page pool: the one place where references to pages change.
 //!
-//! A page is free or used. A session *reserves* as many pages as it may ever need when it is admitted, so that it
-//! never fails half way, and is *granted* them one by one as its tokens come. A reservation names no page; it only
-//! keeps that many of the free ones from being promised twice.
+//! A page is free or used. A session *reserves* pages for the tokens it has and a few more when it is admitted, more of
+//! them when these are used up, and is *granted* them one by one as its tokens come. A reservation names no page; it
+//! only keeps that many of the free ones from being promised twice.
 
 use paceline_proto::PageId;
 
@@ -16,6 +16,10 @@ pub struct PagePool {
     free: Vec<PageId>,
     /// By page: how many hold it.
     references: Vec<u32>,
+    /// By page: how many of these are the cache's.
+    kept: Vec<u32>,
+    /// Pages that nobody but the cache holds.
+    idle: usize,
     /// Of the free pages, how many are promised.
     reserved: usize,
 }
@@ -48,7 +52,13 @@ impl PagePool {
     /// With more pages than a page id can name.
     pub fn new(pages: usize) -> Self {
         let count = u32::try_from(pages).expect("a placement has fewer than 2^32 pages");
-        Self { free: (0..count).rev().map(PageId).collect(), references: vec![0; pages], reserved: 0 }
+        Self {
+            free: (0..count).rev().map(PageId).collect(),
+            references: vec![0; pages],
+            kept: vec![0; pages],
+            idle: 0,
+            reserved: 0,
+        }
     }
 
     /// Promises `pages` pages, if so many are free and not promised to others.
@@ -58,6 +68,17 @@ impl PagePool {
         }
         self.reserved += pages;
         Some(PageTable { pages: Vec::new(), reserved: pages })
+    }
+
+    /// Promises `pages` more pages to `table`, if so many are free and not promised to others; says whether it did.
+    #[must_use = "without the promise there is nothing to grant"]
+    pub fn promise(&mut self, table: &mut PageTable, pages: usize) -> bool {
+        let promised = pages <= self.available();
+        if promised {
+            table.reserved += pages;
+            self.reserved += pages;
+        }
+        promised
     }
 
     /// Grants `pages` of the pages promised to `table`, and returns them.
@@ -77,6 +98,54 @@ impl PagePool {
         &table.pages[before..]
     }
 
+    /// Appends a page in use to `table`, which is one more holder of it.
+    ///
+    /// # Panics
+    /// When nobody holds it yet.
+    pub fn share(&mut self, table: &mut PageTable, page: PageId) {
+        self.add_reference(page);
+        table.pages.push(page);
+    }
+
+    /// Takes back what `table` was promised beyond `pages` pages.
+    pub fn trim(&mut self, table: &mut PageTable, pages: usize) {
+        let surplus = table.reserved.saturating_sub(pages);
+        table.reserved -= surplus;
+        self.reserved -= surplus;
+    }
+
+    /// The cache holds a page in use too.
+    ///
+    /// # Panics
+    /// When nobody holds it yet.
+    pub fn keep(&mut self, page: PageId) {
+        self.add_reference(page);
+        self.kept[page.0 as usize] += 1;
+        self.idle += usize::from(self.is_idle(page));
+    }
+
+    /// The cache holds it no longer.
+    ///
+    /// # Panics
+    /// When it did not.
+    pub fn forget(&mut self, page: PageId) {
+        self.idle -= usize::from(self.is_idle(page));
+        let kept = &mut self.kept[page.0 as usize];
+        *kept = kept.checked_sub(1).expect("what is forgotten was kept");
+        self.idle += usize::from(self.is_idle(page));
+        self.drop_reference(page);
+    }
+
+    /// How many pages nobody but the cache holds.
+    pub fn idle(&self) -> usize {
+        self.idle
+    }
+
+    fn is_idle(&self, page: PageId) -> bool {
+        let page = page.0 as usize;
+        self.kept[page] > 0 && self.kept[page] == self.references[page]
+    }
+
     /// Gives back what a session had and what it was promised.
     ///
     /// # Panics
@@ -94,6 +163,7 @@ impl PagePool {
     /// # Panics
     /// When nobody holds it yet.
     pub fn add_reference(&mut self, page: PageId) {
+        self.idle -= usize::from(self.is_idle(page));
         let references = &mut self.references[page.0 as usize];
         assert!(*references > 0, "page {} is not in use", page.0);
         *references += 1;
@@ -104,17 +174,29 @@ impl PagePool {
     /// # Panics
     /// When nobody holds it.
     pub fn drop_reference(&mut self, page: PageId) {
+        self.idle -= usize::from(self.is_idle(page));
         let references = &mut self.references[page.0 as usize];
         assert!(*references > 0, "page {} released twice", page.0);
         *references -= 1;
         if *references == 0 {
             self.free.push(page);
         }
+        self.idle += usize::from(self.is_idle(page));
     }
 
     /// How many there are.
     pub fn total(&self) -> usize {
         self.references.len()
+    }
+
+    /// How many anybody holds.
+    pub fn held(&self) -> usize {
+        self.references.iter().filter(|references| **references > 0).count()
+    }
+
+    /// How many references there are, of all pages together.
+    pub fn total_references(&self) -> usize {
+        self.references.iter().map(|references| *references as usize).sum()
     }
 
     /// How many nobody holds, promised or not.

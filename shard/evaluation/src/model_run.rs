@@ -185,34 +185,43 @@ impl ModelRun {
         Ok(last)
     }
 
-    /// Begins a session that goes on where another one is: its pages and state are copied.
+    /// Begins a session that goes on from where another is, as a cache does it: its full pages are shared, its state and
+    /// its last page, if that is partly filled, are copied.
     ///
     /// # Errors
-    /// No room for one more session.
-    pub fn fork(&mut self, from: u32, to: u32) -> Result<()> {
-        let (slot, pages, tokens) = match self.sessions.get(&from) {
-            Some(session) => (session.slot, session.pages.clone(), session.tokens),
-            None => return Err(Error::UnknownSession { session: from }),
-        };
-        self.make_room(to, tokens)?;
-        let copy = self.sessions.get_mut(&to).ok_or(Error::UnknownSession { session: to })?;
-        copy.tokens = tokens;
+    /// If there is no such session, or no room for another.
+    pub fn fork(&mut self, session: u32, copy: u32) -> Result<()> {
+        let Session { slot: from, pages, tokens } =
+            self.sessions.get(&session).ok_or(Error::UnknownSession { session })?;
+        let (from, tokens, mut pages) = (*from, *tokens, pages.clone());
+        let slot = self.begin(copy)?;
+        let mut operations = vec![MemoryOperation::CopyState { from, to: slot }];
+        pages.truncate(tokens.div_ceil(self.layout.page_tokens));
+        if !tokens.is_multiple_of(self.layout.page_tokens)
+            && let Some(partly_filled) = pages.last_mut()
+        {
+            let limit = self.layout.context;
+            let to = self.free_pages.pop().ok_or(Error::NoRoom { what: "a copy of a page", limit })?;
+            operations.push(MemoryOperation::CopyPage { from: std::mem::replace(partly_filled, to), to });
+        }
         for stage in &mut self.stages {
-            stage.apply(MemoryOperation::CopyState { from: slot, to: copy.slot })?;
-            for (from, to) in pages.iter().zip(&copy.pages) {
-                stage.apply(MemoryOperation::CopyPage { from: *from, to: *to })?;
+            for operation in &operations {
+                stage.apply(*operation)?;
             }
         }
+        self.sessions.insert(copy, Session { slot, pages, tokens });
         Ok(())
     }
 
-    /// Ends a session; its pages and slot are used again.
+    /// Ends a session; its slot, and its pages that no other session shares, are used again.
     ///
     /// # Errors
     /// If there is no such session.
     pub fn end(&mut self, session: u32) -> Result<()> {
-        let session = self.sessions.remove(&session).ok_or(Error::UnknownSession { session })?;
-        self.free_pages.extend(session.pages);
+        let ended = self.sessions.remove(&session).ok_or(Error::UnknownSession { session })?;
+        let shared = |page: &u32| self.sessions.values().any(|other| other.pages.contains(page));
+        let free: Vec<u32> = ended.pages.into_iter().filter(|page| !shared(page)).collect();
+        self.free_pages.extend(free);
         Ok(())
     }
 
@@ -254,14 +263,10 @@ impl ModelRun {
     /// Begins the session if it is new, and gives it the pages that `more` tokens need.
     fn make_room(&mut self, session: u32, more: usize) -> Result<()> {
         if !self.sessions.contains_key(&session) {
-            let taken: Vec<usize> = self.sessions.values().map(|session| session.slot).collect();
-            let limit = self.layout.sessions;
-            let slot = (0..limit).find(|slot| !taken.contains(slot));
-            let slot = slot.ok_or(Error::NoRoom { what: "one more session", limit })?;
+            let slot = self.begin(session)?;
             for stage in &mut self.stages {
                 stage.apply(MemoryOperation::ClearState { slot })?;
             }
-            self.sessions.insert(session, Session { slot, pages: Vec::new(), tokens: 0 });
         }
         let session = self.sessions.get_mut(&session).ok_or(Error::UnknownSession { session })?;
         while session.pages.len() * self.layout.page_tokens < session.tokens + more {
@@ -269,6 +274,16 @@ impl ModelRun {
             session.pages.push(self.free_pages.pop().ok_or(Error::NoRoom { what: "more tokens", limit })?);
         }
         Ok(())
+    }
+
+    /// Gives a new session a slot.
+    fn begin(&mut self, session: u32) -> Result<usize> {
+        let taken: Vec<usize> = self.sessions.values().map(|session| session.slot).collect();
+        let limit = self.layout.sessions;
+        let slot = (0..limit).find(|slot| !taken.contains(slot));
+        let slot = slot.ok_or(Error::NoRoom { what: "one more session", limit })?;
+        self.sessions.insert(session, Session { slot, pages: Vec::new(), tokens: 0 });
+        Ok(slot)
     }
 
     fn positions(&self, chunk: &Chunk) -> Vec<[u32; 4]> {

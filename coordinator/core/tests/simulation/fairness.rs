@@ -1,4 +1,4 @@
-//! Nobody overtakes in the queue, who was interrupted goes on before all who came later, and nobody who decodes is passed over for long.
+//! Nobody is paused but the newest, and nobody who decodes is passed over for long.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -12,7 +12,8 @@ pub(crate) struct Fairness {
     arrivals: usize,
     /// When each session arrived at the queue.
     arrived: BTreeMap<SessionId, usize>,
-    last_opened: usize,
+    /// The arrivals of those who run.
+    running: BTreeSet<usize>,
     /// The arrivals of those who were interrupted and not opened since.
     interrupted: BTreeSet<usize>,
     /// Sessions that decode and wait, and how many steps were sent without them.
@@ -34,7 +35,7 @@ impl Fairness {
             bound: bound(limits),
             arrivals: 0,
             arrived: BTreeMap::new(),
-            last_opened: 0,
+            running: BTreeSet::new(),
             interrupted: BTreeSet::new(),
             waiting: BTreeMap::new(),
             wishes: BTreeMap::new(),
@@ -53,12 +54,10 @@ impl Fairness {
     }
 
     pub(crate) fn opened(&mut self, session: SessionId) {
+        // one that waits for what another computes is opened later; who is admitted when is invariant A8
         let arrived = self.arrived[&session];
-        let again = self.interrupted.remove(&arrived);
-        let overtaken = self.interrupted.first().filter(|first| **first < arrived);
-        assert_eq!(overtaken, None, "{session} overtook one that was interrupted");
-        assert!(again || arrived > self.last_opened, "{session} overtook another in the queue");
-        self.last_opened = arrived.max(self.last_opened);
+        self.interrupted.remove(&arrived);
+        self.running.insert(arrived);
         self.wishes.insert(session, 0);
     }
 
@@ -81,11 +80,20 @@ impl Fairness {
         self.interrupted.insert(self.arrived[&session]);
     }
 
+    /// It made room for others.
+    pub(crate) fn paused(&mut self, session: SessionId) {
+        let arrived = self.arrived[&session];
+        assert!(self.running.len() > 1, "{session} is alone, and is paused");
+        assert_eq!(self.running.last(), Some(&arrived), "{session} is not the newest, and is paused");
+        self.interrupted(session);
+    }
+
     pub(crate) fn gone(&mut self, session: SessionId) {
         self.waiting.remove(&session);
         self.wishes.remove(&session);
         if let Some(arrived) = self.arrived.get(&session) {
             self.interrupted.remove(arrived);
+            self.running.remove(arrived);
         }
     }
 

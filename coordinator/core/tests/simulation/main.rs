@@ -5,6 +5,7 @@
 mod client;
 mod fairness;
 mod model;
+mod paging;
 mod random;
 mod row;
 mod scheduling;
@@ -32,6 +33,7 @@ fn random_limits(random: &mut Random) -> Limits {
     let pages = random.size(200usize.div_ceil(page_tokens), 600usize.div_ceil(page_tokens));
     let context = random.size(page_tokens * pages / 2, page_tokens * pages * 5 / 4);
     Limits {
+        growth_tokens: random.size(0, 40),
         queue: random.size(0, 12),
         queue_deadline: Duration::from_micros(random.between(20_000, 2_000_000)),
         step_rows: random.size(17, 80),
@@ -39,10 +41,13 @@ fn random_limits(random: &mut Random) -> Limits {
         credits: random.size(1, 2 * stages + 1),
         prefill_rows: random.size(16, 48),
         prefill_percent: random.between(0, 300) as u32,
-        restore_deadline: Duration::from_micros(random.between(10_000, 1_000_000)),
+        restore_deadline: Duration::from_micros(random.between(2_000, 400_000)),
         restores: random.between(1, 3) as u32,
         gather: Duration::from_micros(random.between(0, 500)),
         run_ahead: random.once_in(2),
+        snapshots: random.size(0, 6),
+        has_states: !random.once_in(3),
+        snapshot_stride: random.size(4, 64),
         ..Limits::new(stages, random.size(1, 8), pages, page_tokens, context)
     }
 }
@@ -139,7 +144,9 @@ fn simulate_moves(seed: u64) -> usize {
     let mut world = World::new(seed, settings);
     world.run();
     world.check_end();
-    assert!(fails || world.clients.iter().all(|client| client.interruptions == 0), "a switch interrupted somebody");
+    let interruptions: usize = world.clients.iter().map(|client| client.interruptions).sum();
+    let pauses = world.coordinator.status().pauses;
+    assert!(fails || interruptions == pauses as usize, "a switch interrupted somebody: {interruptions}, {pauses}");
     world.switches
 }
 
