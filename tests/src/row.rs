@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use paceline_compute::cpu::CpuDevice;
 use paceline_compute::device::{Device, MemorySpec};
-use paceline_core::coordinator::{Action, Event};
+use paceline_core::coordinator::{Action, Event, Status};
 use paceline_core::session::{Action as SessionAction, Event as SessionEvent, Finish, Goal, Request, TokenGoal};
 use paceline_core::{Coordinator, Limits, Session};
 use paceline_gguf::{Gguf, KvType, ModelShape};
@@ -35,8 +35,12 @@ pub struct RowLayout {
     pub kv_tokens: Option<usize>,
     /// Tokens for which a session reserves pages on top of those it has.
     pub growth_tokens: usize,
+    /// Keep what was computed for whoever begins alike.
+    pub caches: bool,
     /// States kept besides those of the sessions.
     pub snapshots: usize,
+    /// How far apart they are in long prompts.
+    pub snapshot_stride: usize,
     /// How keys and values are stored.
     pub key_value_type: KvType,
 }
@@ -51,14 +55,17 @@ impl Default for RowLayout {
             context: 256,
             kv_tokens: None,
             growth_tokens: 16,
+            caches: false,
             snapshots: 0,
+            snapshot_stride: 64,
             key_value_type: KvType::F16,
         }
     }
 }
 
 impl RowLayout {
-    fn limits(&self) -> Limits {
+    fn limits(&self, model: &Gguf) -> Limits {
+        let shape = ModelShape::read(model).expect("the model's shape");
         let page_tokens = 16;
         let all = self.slots * self.context.div_ceil(page_tokens);
         let pages = self.kv_tokens.map_or(all, |tokens| tokens.div_ceil(page_tokens));
@@ -66,7 +73,10 @@ impl RowLayout {
             run_ahead: self.run_ahead,
             prefill_rows: self.prefill_rows,
             growth_tokens: self.growth_tokens,
-            snapshots: self.snapshots,
+            // Without snapshots a model with states keeps nothing.
+            snapshots: if self.caches { self.snapshots } else { 0 },
+            has_states: !self.caches || shape.state_bytes(0..shape.layers.len()) > 0,
+            snapshot_stride: self.snapshot_stride,
             ..Limits::new(self.shards, self.slots, pages, page_tokens, self.context)
         }
     }
@@ -121,7 +131,7 @@ impl Row {
     /// # Panics
     /// If they cannot be loaded.
     pub fn new(model: &Arc<Gguf>, layout: &RowLayout) -> Row {
-        let (limits, epoch) = (layout.limits(), Epoch::default());
+        let (limits, epoch) = (layout.limits(model), Epoch::default());
         Row {
             model: Arc::clone(model),
             epoch,
@@ -137,6 +147,18 @@ impl Row {
 
     /// Starts a session that generates `tokens` tokens after the prompt, whatever they are.
     pub fn start(&mut self, number: u128, prompt: &[u32], tokens: usize, sampling: SamplingSettings) -> SessionId {
+        self.start_with(number, prompt, &[], tokens, sampling)
+    }
+
+    /// The same with positions in the prompt at which a state is worth keeping.
+    pub fn start_with(
+        &mut self,
+        number: u128,
+        prompt: &[u32],
+        boundaries: &[usize],
+        tokens: usize,
+        sampling: SamplingSettings,
+    ) -> SessionId {
         let id = SessionId(Uuid::from_u128(number));
         let goal = Goal::Tokens(TokenGoal {
             end_tokens: [].into(),
@@ -145,7 +167,7 @@ impl Row {
             max_tokens: Some(tokens),
             context: self.context,
         });
-        let core = Session::new(Request { prompt: prompt.to_vec(), boundaries: Vec::new(), sampling, goal });
+        let core = Session::new(Request { prompt: prompt.to_vec(), boundaries: boundaries.to_vec(), sampling, goal });
         self.talks.insert(id, Talk { core, prompt_tokens: prompt.len(), answer: Answer::default() });
         self.tell(id, SessionEvent::Begin);
         id
@@ -168,7 +190,7 @@ impl Row {
     /// # Panics
     /// If they cannot be loaded.
     pub fn replace(&mut self, layout: &RowLayout) {
-        let limits = layout.limits();
+        let limits = layout.limits(&self.model);
         self.epoch.0 += 1;
         self.under_way.clear();
         self.stages = load(&self.model, layout.memory(&limits), &limits, self.epoch);
@@ -200,11 +222,22 @@ impl Row {
         &self.talks[&id].answer
     }
 
-    /// Is every page, every slot and every stage's memory of sessions free again?
+    /// Is every page, every slot and every stage's memory of sessions free again, or the cache's?
     pub fn is_clean(&self) -> bool {
         let status = self.coordinator.status();
         let empty = |stage: &Stage| stage.open_sessions().is_empty();
-        status.running == 0 && status.waiting == 0 && status.pages_used == 0 && self.stages.iter().all(empty)
+        let idle = status.running == 0 && status.waiting == 0 && status.pages_used == status.pages_idle;
+        idle && self.stages.iter().all(empty)
+    }
+
+    /// What the coordinator says of itself.
+    pub fn status(&self) -> Status {
+        self.coordinator.status()
+    }
+
+    /// Forgets what became of a session that is over.
+    pub fn forget(&mut self, id: SessionId) -> Option<Answer> {
+        self.talks.remove(&id).map(|talk| talk.answer)
     }
 
     /// How often a session made room for others.
@@ -296,7 +329,8 @@ impl Row {
     }
 
     fn tell(&mut self, session: SessionId, event: SessionEvent) {
-        let talk = self.talks.get_mut(&session).expect("the session was started");
+        // What is said to one that was forgotten is of no interest any more.
+        let Some(talk) = self.talks.get_mut(&session) else { return };
         let mut actions = Vec::new();
         talk.core.on(event, &mut actions);
         for action in actions {

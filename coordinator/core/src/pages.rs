@@ -20,6 +20,10 @@ pub struct PagePool {
     kept: Vec<u32>,
     /// Pages that nobody but the cache holds.
     idle: usize,
+    /// Pages that anybody holds.
+    held: usize,
+    /// References, of all pages together.
+    total_references: usize,
     /// Of the free pages, how many are promised.
     reserved: usize,
 }
@@ -57,6 +61,8 @@ impl PagePool {
             references: vec![0; pages],
             kept: vec![0; pages],
             idle: 0,
+            held: 0,
+            total_references: 0,
             reserved: 0,
         }
     }
@@ -91,6 +97,7 @@ impl PagePool {
         for _ in 0..pages {
             let page = self.free.pop().expect("reserved pages are free");
             self.references[page.0 as usize] = 1;
+            (self.held, self.total_references) = (self.held + 1, self.total_references + 1);
             table.pages.push(page);
         }
         table.reserved -= pages;
@@ -141,7 +148,8 @@ impl PagePool {
         self.idle
     }
 
-    fn is_idle(&self, page: PageId) -> bool {
+    /// Whether nobody but the cache holds the page.
+    pub fn is_idle(&self, page: PageId) -> bool {
         let page = page.0 as usize;
         self.kept[page] > 0 && self.kept[page] == self.references[page]
     }
@@ -167,6 +175,7 @@ impl PagePool {
         let references = &mut self.references[page.0 as usize];
         assert!(*references > 0, "page {} is not in use", page.0);
         *references += 1;
+        self.total_references += 1;
     }
 
     /// One holder less; without holders the page is free.
@@ -178,7 +187,9 @@ impl PagePool {
         let references = &mut self.references[page.0 as usize];
         assert!(*references > 0, "page {} released twice", page.0);
         *references -= 1;
+        self.total_references -= 1;
         if *references == 0 {
+            self.held -= 1;
             self.free.push(page);
         }
         self.idle += usize::from(self.is_idle(page));
@@ -191,12 +202,12 @@ impl PagePool {
 
     /// How many anybody holds.
     pub fn held(&self) -> usize {
-        self.references.iter().filter(|references| **references > 0).count()
+        self.held
     }
 
     /// How many references there are, of all pages together.
     pub fn total_references(&self) -> usize {
-        self.references.iter().map(|references| *references as usize).sum()
+        self.total_references
     }
 
     /// How many nobody holds, promised or not.

@@ -25,16 +25,18 @@ use paceline_proto::{PageId, Slot};
 pub use keeping::{CachedPath, PinnedCounts, SHOWN_TOKENS};
 use snapshots::Snapshot;
 
-/// A node. What it names may be evicted unless it is [held](PrefixIndex::hold).
+/// A node: where it is, and its number, which no other one ever has. What it names may be evicted unless it is
+/// [held](PrefixIndex::hold); see [`PrefixIndex::contains`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct NodeId(usize);
+pub struct NodeId(usize, u64);
 
 /// Where every path begins: no tokens, no page. Never evicted.
-pub const ROOT: NodeId = NodeId(0);
+pub const ROOT: NodeId = NodeId(0, 0);
 
 /// One page of tokens, or fewer in a tail.
 #[derive(Debug)]
 struct Node {
+    number: u64,
     parent: NodeId,
     tokens: Box<[u32]>,
     page: PageId,
@@ -101,7 +103,7 @@ pub struct PrefixIndex {
     /// What a page gains by each reuse, in pages that come after it: as many as there are.
     reuse_bonus: u64,
     nodes: Vec<Option<Node>>,
-    vacant: Vec<NodeId>,
+    vacant: Vec<usize>,
     /// Nodes with nothing behind them that nobody holds, least valuable first.
     leaves: BTreeSet<(u64, NodeId)>,
     snapshots: BTreeMap<Slot, Snapshot>,
@@ -117,7 +119,7 @@ pub struct PrefixIndex {
 impl PrefixIndex {
     /// An empty index of a row with `pages` pages of `page_tokens` tokens.
     pub fn new(pages: usize, page_tokens: usize, has_states: bool) -> Self {
-        let root = Node::new(ROOT, Box::default(), PageId(u32::MAX), 0, 0);
+        let root = Node::new(0, ROOT, Box::default(), PageId(u32::MAX), 0);
         Self {
             page_tokens,
             has_states,
@@ -133,14 +135,25 @@ impl PrefixIndex {
         }
     }
 
+    /// Whether a node is still there.
+    pub fn contains(&self, id: NodeId) -> bool {
+        self.nodes.get(id.0).and_then(Option::as_ref).is_some_and(|node| node.number == id.1)
+    }
+
+    /// The last full page that begins like `tokens`, and how many pages there are to it.
+    pub fn walk(&self, tokens: &[u32]) -> (NodeId, usize) {
+        let (mut node, mut depth) = (ROOT, 0);
+        for page in tokens.chunks_exact(self.page_tokens) {
+            let Some(child) = self.node(node).children.get(page) else { break };
+            (node, depth) = (*child, depth + 1);
+        }
+        (node, depth)
+    }
+
     /// Looks for the longest beginning of `tokens`, of at most `most` tokens, whose memory is there.
     pub fn find(&self, tokens: &[u32], most: usize) -> Found {
-        let (mut node, mut position) = (ROOT, 0);
-        while let Some(next) = tokens.get(position..position + self.page_tokens)
-            && let Some(child) = self.node(node).children.get(next)
-        {
-            (node, position) = (*child, position + self.page_tokens);
-        }
+        let (mut node, depth) = self.walk(tokens);
+        let position = depth * self.page_tokens;
         let (source, common) = self.nearest(node, &tokens[position..]);
         let matched = position + common;
         let nothing = Found { node: ROOT, cached: 0, matched, partial: None, snapshot: None };
@@ -222,6 +235,9 @@ impl PrefixIndex {
 
     /// Keeps a node and all above it from being evicted.
     pub fn hold(&mut self, node: NodeId) {
+        if node == ROOT {
+            return;
+        }
         self.unlist(node);
         self.node_mut(node).holders += 1;
     }
@@ -231,6 +247,9 @@ impl PrefixIndex {
     /// # Panics
     /// When nobody holds it.
     pub fn release(&mut self, node: NodeId) {
+        if node == ROOT {
+            return;
+        }
         let holders = &mut self.node_mut(node).holders;
         *holders = holders.checked_sub(1).expect("who releases a node has held it");
         self.list(node);
@@ -266,8 +285,8 @@ impl PrefixIndex {
             return Inserted { node: known, added: false, freed: Freed::default() };
         }
         self.clock += 1;
-        let node = Node::new(parent, tokens.into(), page, self.node(parent).depth + 1, self.clock);
-        let id = self.vacant.pop().unwrap_or(NodeId(self.nodes.len()));
+        let node = Node::new(self.clock, parent, tokens.into(), page, self.node(parent).depth + 1);
+        let id = NodeId(self.vacant.pop().unwrap_or(self.nodes.len()), self.clock);
         if id.0 == self.nodes.len() {
             self.nodes.push(None);
         }
@@ -292,8 +311,8 @@ impl PrefixIndex {
     pub fn clear(&mut self) -> Freed {
         let pages = self.nodes.drain(..).skip(1).flatten().map(|node| node.page).collect();
         let slots = self.snapshots.keys().copied().collect();
-        let counts = PrefixCounts { pages: 0, snapshots: 0, ..self.counts };
-        *self = Self { counts, ..Self::new(self.reuse_bonus as usize, self.page_tokens, self.has_states) };
+        let (counts, clock) = (PrefixCounts { pages: 0, snapshots: 0, ..self.counts }, self.clock);
+        *self = Self { counts, clock, ..Self::new(self.reuse_bonus as usize, self.page_tokens, self.has_states) };
         Freed { pages, slots }
     }
 
@@ -320,9 +339,9 @@ impl PrefixIndex {
     /// Takes a leaf out of the tree.
     fn remove(&mut self, id: NodeId, freed: &mut Freed) {
         self.unlist(id);
-        let node = self.nodes[id.0].take().expect("it is there");
+        let node = self.nodes[id.0].take_if(|node| node.number == id.1).expect("it is there");
         debug_assert!(node.children.is_empty() && node.holders == 0, "{node:?} is in use");
-        self.vacant.push(id);
+        self.vacant.push(id.0);
         self.counts.pages -= 1;
         freed.pages.push(node.page);
         node.snapshots.into_values().for_each(|slot| self.strand(slot, freed));
@@ -341,11 +360,11 @@ impl PrefixIndex {
     }
 
     fn node(&self, id: NodeId) -> &Node {
-        self.nodes[id.0].as_ref().expect("a node that is used is there")
+        self.nodes[id.0].as_ref().filter(|node| node.number == id.1).expect("a node that is used is there")
     }
 
     fn node_mut(&mut self, id: NodeId) -> &mut Node {
-        self.nodes[id.0].as_mut().expect("a node that is used is there")
+        self.nodes[id.0].as_mut().filter(|node| node.number == id.1).expect("a node that is used is there")
     }
 }
 
@@ -362,9 +381,9 @@ pub struct Inserted {
 }
 
 impl Node {
-    fn new(parent: NodeId, tokens: Box<[u32]>, page: PageId, depth: usize, used: u64) -> Self {
-        let (children, snapshots) = (BTreeMap::new(), BTreeMap::new());
-        Self { parent, tokens, page, depth, children, snapshots, holders: 0, pinned: false, used, reuses: 0 }
+    fn new(number: u64, parent: NodeId, tokens: Box<[u32]>, page: PageId, depth: usize) -> Self {
+        let (children, snapshots, used) = (BTreeMap::new(), BTreeMap::new(), number);
+        Self { number, parent, tokens, page, depth, children, snapshots, holders: 0, pinned: false, used, reuses: 0 }
     }
 }
 

@@ -117,7 +117,9 @@ impl Coordinator {
     pub(super) fn cut_queue(&mut self, actions: &mut Vec<Action>) {
         let limit = self.limits.queue;
         for _ in limit..self.waiting.len() - self.interrupted() {
-            let (_, newest) = self.waiting.pop_last().expect("newcomers are behind all others");
+            let newest = self.waiting.iter().rev().find(|(_, one)| !one.is_interrupted());
+            let number = *newest.expect("so many were never admitted").0;
+            let newest = self.waiting.remove(&number).expect("it waits");
             let refusal = Refusal::QueueFull { waiting: limit, limit };
             actions.push(Action::Refused { session: newest.session, refusal });
         }
@@ -171,9 +173,7 @@ impl Coordinator {
             let leader = self.leader(&opening.tokens, found.cached);
             let known = leader.map_or(found.cached, |(_, goal)| goal.max(found.cached));
             let needed = self.limits.pages_for(wanted) - known / self.limits.page_tokens;
-            let source = self.hold_found(&found);
-            let fits = self.make_room(needed + spare);
-            self.let_go(&found, source);
+            let fits = self.make_room_beside(&found, needed + spare);
             if !fits {
                 let first = self.waiting.values_mut().next().expect("it waits");
                 first.tried = Some(room);

@@ -31,7 +31,7 @@ pub(super) struct Caching {
     pub(super) unknown: bool,
     /// How many of its tokens came back as computed, or are reused.
     pub(super) verified: usize,
-    /// The node of its last full page in the index, which it holds.
+    /// The node of its last full page in the index; it may be evicted, then it enters again.
     node: NodeId,
     /// Pages from the root to there.
     depth: usize,
@@ -133,9 +133,8 @@ impl Coordinator {
         Found { node: ROOT, cached: 0, matched: 0, partial: None, snapshot: None }
     }
 
-    /// Keeps what was found until it is used; returns the page to copy from.
+    /// Keeps the state and the page to copy from until they are used; returns the page.
     pub(super) fn hold_found(&mut self, found: &Found) -> Option<PageId> {
-        self.index.hold(found.node);
         if let Some(slot) = found.snapshot {
             self.index.use_snapshot(slot);
         }
@@ -143,10 +142,18 @@ impl Coordinator {
         source.inspect(|page| self.pages.add_reference(*page))
     }
 
-    /// It is not used after all.
-    pub(super) fn let_go(&mut self, found: &Found, source: Option<PageId>) {
-        self.index.release(found.node);
+    /// Makes sure that `pages` pages can be promised, without evicting what was found.
+    pub(super) fn make_room_beside(&mut self, found: &Found, pages: usize) -> bool {
+        let source = self.hold_found(found);
+        let shared = self.index.pages_to(found.node);
+        shared.iter().for_each(|page| self.pages.add_reference(*page));
+        let nodes = [Some(found.node), found.partial];
+        nodes.iter().flatten().for_each(|node| self.index.hold(*node));
+        let fits = self.make_room(pages);
+        nodes.iter().flatten().for_each(|node| self.index.release(*node));
+        shared.iter().for_each(|page| self.pages.drop_reference(*page));
         self.used(Restore { snapshot: found.snapshot, source });
+        fits
     }
 
     /// What a session restored from is no longer needed.
@@ -191,7 +198,7 @@ impl Coordinator {
             return false;
         }
         while pages > self.pages.available() {
-            let Some(freed) = self.index.evict_page() else { return false };
+            let Some(freed) = self.index.evict_page(|page| self.pages.is_idle(page)) else { return false };
             self.take_back(freed);
         }
         true
@@ -265,12 +272,11 @@ impl Coordinator {
         if !keeps_slot {
             self.slots.give(slot);
         }
-        let Caching { node, taken, restore, .. } = running.take_caching();
+        let Caching { taken, restore, .. } = running.take_caching();
         taken.into_iter().for_each(|(_, slot)| self.slots.give_snapshot(slot));
         if let Some(restore) = restore {
             self.used(restore);
         }
-        self.index.release(node);
         self.pages.release(running.into_pages());
     }
 
@@ -309,12 +315,13 @@ fn learn(running: &mut Running, index: &mut PrefixIndex, pages: &mut PagePool, s
         return;
     }
     let known = caching.verified.min(caching.history.len());
+    if !index.contains(caching.node) {
+        (caching.node, caching.depth) = index.walk(&caching.history[..caching.depth * page_tokens]);
+    }
     while (caching.depth + 1) * page_tokens <= known {
         let tokens = &caching.history[caching.depth * page_tokens..(caching.depth + 1) * page_tokens];
-        let node = add_page(caching.node, tokens, table[caching.depth], index, pages, slots);
-        index.hold(node);
-        index.release(caching.node);
-        (caching.node, caching.depth) = (node, caching.depth + 1);
+        caching.node = add_page(caching.node, tokens, table[caching.depth], index, pages, slots);
+        caching.depth += 1;
     }
     for (position, slot) in caching.taken.extract_if(.., |(position, _)| *position <= known) {
         let depth = position / page_tokens;

@@ -114,6 +114,7 @@ impl Coordinator {
         self.pages.trim(&mut place.pages, own);
         self.index.touch(found);
         let mut caching = Caching::of(found, source, &opening.tokens, self.limits.page_tokens);
+        caching.unknown = !self.limits.caches();
         if self.limits.has_states && self.limits.caches() {
             let prompt = Prompt {
                 tokens: opening.tokens.len(),

@@ -172,12 +172,12 @@ fn refusals_name_the_figures() {
 #[test]
 fn a_name_is_not_free_before_its_chunks_are_back() {
     let mut bench = Bench::new(small());
-    bench.open(1, 1, 4);
-    bench.want(1, vec![7]);
+    bench.open(1, 2, 4);
+    bench.want(1, vec![7, 7]);
     assert_eq!(bench.leave(1)[..2], [Action::Cancel { session: name(1) }, closed(1)]);
-    assert_eq!(bench.open(1, 1, 4), [refused(1, Refusal::Duplicate { session: name(1) })]);
+    assert_eq!(bench.open(1, 2, 4), [refused(1, Refusal::Duplicate { session: name(1) })]);
     bench.done(0, vec![(1, Outcome::Void)]);
-    assert_eq!(bench.open(1, 1, 4), [opened(1)]);
+    assert_eq!(bench.open(1, 2, 4), [opened(1)]);
 }
 
 #[test]

@@ -6,7 +6,7 @@
 //!
 //! Unless something else is wished for, the cache has as many bytes as the pages of all sessions, so that as much again
 //! as can run at once is kept between turns. In a hybrid it has [`LEAST_SNAPSHOTS`] to [`MOST_SNAPSHOTS`] for each
-//! session, whatever the bytes: a state can be as large as thousands of tokens. Where that does not fit it is made smaller
+//! session, and [`LEAST_IN_ALL`], whatever the bytes: a state can be as large as thousands of tokens. Where that does not fit it is made smaller
 //! before contexts or sessions are, and [`Note::SmallCache`] says so.
 
 use std::fmt;
@@ -20,6 +20,9 @@ use super::{Error, Note, Placement, Result, Wishes, render::human};
 /// Snapshots for each session at least: the end of its last turn, the end of the one before (which the next turn may
 /// still agree with when a template renders the last anew), the end of its system prompt, and a branch.
 pub const LEAST_SNAPSHOTS: usize = 4;
+/// Snapshots at least, however few the sessions. One prompt takes half of them at most: so one of 8192 tokens has one
+/// every 512, and nothing that it has in common with another is read from further back.
+pub const LEAST_IN_ALL: usize = 32;
 /// Snapshots for each session at most. They lie some hundred tokens apart in a long prompt: more of them would save
 /// less than a second each.
 pub const MOST_SNAPSHOTS: usize = 32;
@@ -59,8 +62,14 @@ impl Cache {
         let bytes = page.saturating_mul(wishes.session_pages() as u64);
         let Self { snapshots, pages } = Self::of(shape, wishes, bytes);
         let per_session = |count: usize| count.saturating_mul(wishes.sessions);
-        let snapshots =
-            if state > 0 { snapshots.clamp(per_session(LEAST_SNAPSHOTS), per_session(MOST_SNAPSHOTS)) } else { 0 };
+        let snapshots = if state > 0 {
+            {
+                let least = per_session(LEAST_SNAPSHOTS).max(LEAST_IN_ALL);
+                snapshots.clamp(least, per_session(MOST_SNAPSHOTS).max(least))
+            }
+        } else {
+            0
+        };
         Self { snapshots, pages }
     }
 

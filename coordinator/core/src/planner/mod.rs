@@ -32,7 +32,7 @@ use paceline_gguf::{KvType, ModelShape};
 
 use crate::limits::PREFILL_ROWS;
 
-pub use cache::{Cache, CacheRam, LEAST_SNAPSHOTS, MOST_SNAPSHOTS, SizeError, with_cache};
+pub use cache::{Cache, CacheRam, LEAST_IN_ALL, LEAST_SNAPSHOTS, MOST_SNAPSHOTS, SizeError, with_cache};
 pub use cost::{ExpertCost, StageCost, StepShape, Work};
 pub use described::{DescriptionError, DeviceGroup};
 pub use device::{Cluster, DeviceSpec, LinkSpeed, MAX_DEVICES, STEP_OVERHEAD, Speed};

@@ -164,7 +164,7 @@ proptest! {
                 Work::Release => if let Some(node) = both.held.pop() {
                     both.index.release(node);
                 },
-                Work::EvictPage => match both.index.evict_page() {
+                Work::EvictPage => match both.index.evict_page(|_| true) {
                     Some(freed) => {
                         prop_assert_eq!(freed.pages.len(), 1);
                         both.lists.take_back(freed);
@@ -205,7 +205,7 @@ fn a_document_as_long_as_the_pool_does_not_evict_what_several_share() {
     let (pages, long) = (20 - 3, document(2, 20 * PAGE));
     for (number, tokens) in long.chunks(PAGE).enumerate() {
         if number >= pages {
-            let freed = both.index.evict_page().expect("something can go");
+            let freed = both.index.evict_page(|_| true).expect("something can go");
             assert!(freed.pages[0].0 > 3, "a page of the shared prompt went");
         }
         let inserted = both.index.insert(ROOT, tokens, PageId(100 + number as u32));
@@ -222,7 +222,7 @@ fn a_path_is_given_up_from_its_end_and_what_was_used_last_goes_last() {
     both.learn(&second);
     let cached = |both: &Both| (both.find(&first, 8).cached, both.find(&second, 8).cached);
     let evict = |both: &mut Both| {
-        let freed = both.index.evict_page().expect("nothing is held");
+        let freed = both.index.evict_page(|_| true).expect("nothing is held");
         both.lists.take_back(freed);
         cached(both)
     };
@@ -232,7 +232,7 @@ fn a_path_is_given_up_from_its_end_and_what_was_used_last_goes_last() {
     assert_eq!(evict(&mut both), (4, 4));
     assert_eq!(evict(&mut both), (4, 0));
     assert_eq!(evict(&mut both), (0, 0));
-    assert_eq!(both.index.evict_page(), None);
+    assert_eq!(both.index.evict_page(|_| true), None);
 }
 
 #[test]
@@ -247,13 +247,13 @@ fn held_paths_and_snapshots_in_use_stay() {
     both.index.use_snapshot(slot);
     assert_eq!(both.index.evict_snapshot(), None);
     // the partly filled page is not held: it goes, and with it the snapshot, but not its slot
-    let freed = both.index.evict_page().expect("the tail can go");
+    let freed = both.index.evict_page(|_| true).expect("the tail can go");
     assert_eq!((freed.pages.len(), freed.slots.len()), (1, 0));
-    assert_eq!(both.index.evict_page(), None);
+    assert_eq!(both.index.evict_page(|_| true), None);
     assert_eq!(both.index.find(&tokens, 10).cached, 0);
     assert_eq!(both.index.done_with(slot).slots, [slot]);
     both.index.release(found.node);
-    assert!(both.index.evict_page().is_some());
+    assert!(both.index.evict_page(|_| true).is_some());
 }
 
 #[test]

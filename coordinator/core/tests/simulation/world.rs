@@ -372,7 +372,7 @@ impl World {
         let accounts = self.coordinator.accounts();
         // what is not free is the cache's
         let status = self.coordinator.status();
-        assert_eq!(status.pages_idle, accounts.pages - accounts.pages_free);
+        assert_eq!(status.pages_idle, accounts.pages - accounts.pages_free, "{accounts:?} {status:?}");
         assert_eq!(status.index.pages, status.pages_idle);
         assert_eq!(status.index.snapshots, accounts.snapshots - accounts.snapshots_free);
         assert_eq!(accounts.pages_reserved, 0);

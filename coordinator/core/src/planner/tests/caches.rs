@@ -30,6 +30,10 @@ fn usually_it_has_as_many_bytes_as_the_sessions() {
     let long = placed(&shape, &Wishes::new(1, 262_144, 2), CacheRam::Usual, 1 << 50).unwrap();
     assert_eq!(long.cache, Cache { snapshots: MOST_SNAPSHOTS * 2, pages: 4096 });
 
+    // and one session alone has enough for a long prompt
+    let one = placed(&shape, &Wishes::new(1, 8192, 1), CacheRam::Usual, 64 * GIB).unwrap();
+    assert_eq!(one.cache, Cache { snapshots: LEAST_IN_ALL, pages: 64 });
+
     let attention = placed(&attention_alone(), &Wishes::new(1, 8192, 8), CacheRam::Usual, 64 * GIB).unwrap();
     assert_eq!(attention.cache, Cache { snapshots: 0, pages: 1024 });
 }
