@@ -190,8 +190,7 @@ mod tests {
             Some(flag) => Some(flag.to_owned()).filter(|_| !argument.is_hide_set()),
             None => Some(argument.get_id().as_str().to_owned()).filter(|id| id == "model"),
         };
-        // Flags that only tests give are not named.
-        command.get_arguments().filter(|argument| !argument.is_hide_set()).filter_map(key).collect()
+        command.get_arguments().filter_map(key).collect()
     }
 
     #[test]

@@ -3,6 +3,9 @@
 //! What must not matter: into how many stages the model is cut, in what chunks a prompt is read, with how many threads
 //! and which kernels, and what else is in the same steps. For f16 every pair of choices is run, for each other type of
 //! keys and values fewer, with `--full` every combination of all types. Each type is compared with its own first way.
+//! Then answers from the cache are compared with cold ones (see [`warm`]).
+
+mod warm;
 
 use std::fmt;
 use std::io::Write;
@@ -34,6 +37,10 @@ struct Report {
     /// Tokens generated after it.
     generated: usize,
     types: Vec<Checked>,
+    /// Answers from the cache.
+    warm: Vec<warm::Warm>,
+    /// Types whose answers from the cache time was too short for.
+    warm_left_out: usize,
     seconds: f64,
 }
 
@@ -82,17 +89,26 @@ pub(crate) fn selfcheck(arguments: &SelfcheckArgs) -> Result<()> {
         let subject = Subject { key_value_types: [*kind; 2], ..subject.clone() };
         types.push(check(&subject, *kind, ways, arguments.spoil, &mut clock)?);
     }
+    let mut warm = Vec::new();
+    for (kind, _) in &plan {
+        if !clock.is_over() {
+            warm.push(warm::check(&subject.model, arguments, *kind, &subject.text)?);
+        }
+    }
     let report = Report {
         model: model::name(&arguments.model),
         tokens: subject.text.len(),
         generated: GENERATED,
         types,
+        warm_left_out: plan.len() - warm.len(),
+        warm,
         seconds: begun.elapsed().as_secs_f64(),
     };
     tell(&report, arguments.json)?;
-    let differ: usize = report.types.iter().map(|checked| checked.differences.len()).sum();
+    let ways: usize = report.types.iter().map(|checked| checked.differences.len()).sum();
+    let differ = ways + report.warm.iter().map(|warm| warm.differences.len()).sum::<usize>();
     if differ > 0 {
-        bail!("{differ} ways gave other logits; please report this with the table above");
+        bail!("{differ} runs gave other bits; please report this with the table above");
     }
     Ok(())
 }
@@ -200,7 +216,7 @@ impl Clock {
 
 impl fmt::Display for Report {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { model, tokens, generated, types, seconds } = self;
+        let Self { model, tokens, generated, types, warm, warm_left_out, seconds } = self;
         writeln!(
             f,
             "{model}: {tokens} tokens read and {generated} generated, every logit compared, in {seconds:.0} s"
@@ -215,7 +231,14 @@ impl fmt::Display for Report {
             let Found { way, against, first } = found;
             writeln!(f, "{kind}, {way}: {first} (against {against})")?;
         }
-        if types.iter().any(|checked| checked.left_out > 0) {
+        writeln!(f, "\n{:<8} {:>12} {:>12} {:>7}", "kv type", "repeated", "continued", "differ")?;
+        for warm in warm {
+            writeln!(f, "{warm}")?;
+        }
+        for (kind, difference) in warm.iter().flat_map(|warm| warm.told()) {
+            writeln!(f, "{kind}, from the cache, {difference}")?;
+        }
+        if *warm_left_out > 0 || types.iter().any(|checked| checked.left_out > 0) {
             writeln!(f, "time was up before all ways were run: give more --minutes, or --full for every combination")?;
         }
         Ok(())

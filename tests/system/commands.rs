@@ -124,6 +124,11 @@ fn a_selfcheck_finds_no_difference_and_would_find_one() {
         let fields: Vec<&str> = line.split_whitespace().collect();
         assert!(fields[1].parse::<usize>().is_ok_and(|ways| ways > 3), "{line}");
         assert_eq!((fields[2], fields[3]), ("0", "0"), "{table}");
+        // kind, N cached, M of T, differences: from the cache.
+        let line = table.lines().rfind(|line| line.starts_with(kind)).expect("a line for every type");
+        let fields: Vec<&str> = line.split_whitespace().collect();
+        let cached = [fields[1], fields[3]].map(|count| count.parse::<usize>().expect("a number"));
+        assert!(cached.iter().all(|count| *count > 0) && fields.last() == Some(&"0"), "{table}");
     }
     let spoilt = run(&[&arguments[..], &["--spoil", "--json"]].concat());
     assert!(!spoilt.status.success(), "a difference ends in failure");
