@@ -256,7 +256,7 @@ impl QuantizedValues<'_> {
             for next in self.next.codes[panel * P::PANEL..(panel + 1) * P::PANEL].as_chunks::<CACHE_LINE>().0 {
                 simd.prefetch(next.as_ptr());
             }
-            self.count::<S, P, QUERIES>(simd, panel, lanes.clone(), sixteen, &mut counts[index]);
+            self.count::<S, P, QUERIES>(simd, panel, &lanes, sixteen, &mut counts[index]);
         }
         for lane in lanes {
             for index in 0..BLOCKS {
@@ -283,7 +283,7 @@ impl QuantizedValues<'_> {
         &self,
         simd: S,
         panel: usize,
-        lanes: Range<usize>,
+        lanes: &Range<usize>,
         sixteen: usize,
         counts: &mut Counts<QUERIES>,
     ) {
