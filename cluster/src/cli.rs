@@ -2,6 +2,7 @@
 
 mod cache;
 mod cluster;
+mod eval;
 mod scale;
 mod simulate;
 mod status;
@@ -16,6 +17,7 @@ use paceline_gguf::KvType;
 
 pub(crate) use cache::{CacheAction, CacheArgs};
 pub(crate) use cluster::{CoordinatorArgs, LinkChoice, ShardArgs, TokenArgs, TokenCommand};
+pub(crate) use eval::{EvalArgs, EvalCommand, EvalKvArgs, PerplexityArgs, ReadingArgs, SelfcheckArgs};
 pub(crate) use scale::{DrainArgs, RebalanceArgs, ScaleArgs, ServiceArgs};
 pub(crate) use simulate::{HardwareArgs, PlacesArgs, SimulateArgs};
 pub(crate) use status::{ServerArgs, StatusArgs, TopArgs};
@@ -91,6 +93,10 @@ pub(crate) enum Command {
     Simulate(Box<SimulateArgs>),
     /// Measure prefill and decode.
     Bench(BenchArgs),
+    /// Measure how well the model reads and remembers a text, for each type of keys and values.
+    Eval(EvalArgs),
+    /// Run a text in many ways that must give the same bits, on this machine.
+    Selfcheck(SelfcheckArgs),
 }
 
 impl Command {
@@ -111,6 +117,8 @@ impl Command {
             Self::Plan(_) => "plan",
             Self::Simulate(_) => "simulate",
             Self::Bench(_) => "bench",
+            Self::Eval(_) => "eval",
+            Self::Selfcheck(_) => "selfcheck",
         }
     }
 }

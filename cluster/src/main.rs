@@ -11,6 +11,7 @@ mod control;
 mod coordinator;
 #[cfg(test)]
 mod deployed;
+mod eval;
 mod host;
 mod http;
 mod layout;
@@ -23,6 +24,7 @@ mod plan;
 mod row;
 mod run;
 mod scale;
+mod selfcheck;
 mod serve;
 mod shard;
 mod shutdown;
@@ -88,5 +90,7 @@ fn carry_out(command: Command) -> anyhow::Result<()> {
         Command::Plan(arguments) => plan::plan(&arguments),
         Command::Simulate(arguments) => simulate::simulate(&arguments),
         Command::Bench(arguments) => bench::bench(&arguments),
+        Command::Eval(arguments) => eval::eval(&arguments.command),
+        Command::Selfcheck(arguments) => selfcheck::selfcheck(&arguments),
     }
 }

@@ -1,16 +1,13 @@
-//! Runs a model as a row of stages would, without the row: any split of its layers, any cut of prompts into chunks,
-//! any sessions together in a step.
+//! [`paceline_evaluation::ModelRun`] for tests: whatever cannot be run is a panic.
 
-use std::collections::HashMap;
 use std::ops::Range;
 use std::sync::Arc;
 
+use paceline_compute::Device;
 use paceline_compute::cpu::CpuDevice;
-use paceline_compute::device::{ChunkRows, MemoryOperation, MemorySpec, NO_TOKEN, StepInputs};
 use paceline_compute::program::{Buffer, Program, Recorded};
-use paceline_compute::{Device, LoadedStage};
-use paceline_gguf::{Gguf, KvType, ModelShape};
-use paceline_model::StageLayers;
+pub use paceline_evaluation::Chunk;
+use paceline_gguf::{Gguf, KvType};
 
 /// The device that tests use if any will do: two threads, and the fastest instructions that there are.
 pub fn cpu() -> CpuDevice {
@@ -41,47 +38,8 @@ impl Default for Layout {
     }
 }
 
-/// Consecutive rows of one session.
-#[derive(Debug, Clone)]
-pub struct Chunk {
-    /// Whose rows they are; a new number begins a new session.
-    pub session: u32,
-    /// One token per row, or [`NO_TOKEN`].
-    pub tokens: Vec<u32>,
-    /// The rows without a token.
-    pub vectors: Vec<f32>,
-    /// Where the rows are, if not one after another.
-    pub positions: Option<Vec<[u32; 4]>>,
-}
-
-impl Chunk {
-    /// Rows of text.
-    pub fn text(session: u32, tokens: &[u32]) -> Chunk {
-        Chunk { session, tokens: tokens.to_vec(), vectors: Vec::new(), positions: None }
-    }
-
-    /// Rows of vectors, such as an image.
-    pub fn vectors(session: u32, vectors: &[f32], positions: Vec<[u32; 4]>) -> Chunk {
-        let tokens = vec![NO_TOKEN; positions.len()];
-        Chunk { session, tokens, vectors: vectors.to_vec(), positions: Some(positions) }
-    }
-}
-
-/// One session's place in the memories.
-#[derive(Debug)]
-struct Session {
-    slot: usize,
-    pages: Vec<u32>,
-    tokens: usize,
-}
-
 /// A model in place, and the sessions that it is running.
-pub struct ModelRun {
-    stages: Vec<Box<dyn LoadedStage>>,
-    layout: Layout,
-    sessions: HashMap<u32, Session>,
-    free_pages: Vec<u32>,
-}
+pub struct ModelRun(paceline_evaluation::ModelRun);
 
 impl ModelRun {
     /// Loads every stage of `model` on `device`.
@@ -89,29 +47,18 @@ impl ModelRun {
     /// # Panics
     /// If a stage cannot be recorded or loaded.
     pub fn new(device: &dyn Device, model: &Arc<Gguf>, layout: Layout) -> ModelRun {
-        let layers = ModelShape::read(model).expect("the model's shape").layers.len();
-        let splits =
-            if layout.splits.is_empty() { std::slice::from_ref(&(0..layers)).to_vec() } else { layout.splits.clone() };
-        let pages_per_session = layout.context.div_ceil(layout.page_tokens);
-        let pages = layout.sessions * pages_per_session;
-        let memory = MemorySpec {
-            page_tokens: layout.page_tokens,
-            pages,
-            slots: layout.sessions,
-            key_type: layout.key_value_type,
-            value_type: layout.key_value_type,
-            rows: layout.rows,
-            wanted: layout.rows,
+        let Layout { splits, key_value_type, page_tokens, context, sessions, rows } = layout;
+        let layout = paceline_evaluation::Layout {
+            splits,
+            key_value_types: [key_value_type; 2],
+            page_tokens,
+            context,
+            sessions,
+            rows,
+            wanted: rows,
+            ..paceline_evaluation::Layout::default()
         };
-        let load = |layers_of_stage: Range<usize>| {
-            let stage = StageLayers::of(layers_of_stage, layers);
-            let program = paceline_model::record(model, &stage).expect("the stage is recorded");
-            device.load(program, model, memory, &mut |_| {}).expect("the stage is loaded")
-        };
-        let stages = splits.into_iter().map(load).collect();
-        // Every third page first: consecutive pages of a session never lie side by side.
-        let free_pages = (0..3).flat_map(|first| (first..pages as u32).step_by(3)).collect();
-        ModelRun { stages, layout, sessions: HashMap::new(), free_pages }
+        ModelRun(paceline_evaluation::ModelRun::new(device, model, layout).expect("every stage is loaded"))
     }
 
     /// Runs one step and returns the logits of every row, in order.
@@ -119,8 +66,7 @@ impl ModelRun {
     /// # Panics
     /// If the step does not fit, or a stage refuses it.
     pub fn step(&mut self, chunks: &[Chunk]) -> Vec<Vec<f32>> {
-        self.run(chunks, None);
-        self.results(rows_of(chunks), |program| program.logits)
+        self.0.step(chunks).expect("the step runs")
     }
 
     /// The final hidden rows of the last step of `rows` rows.
@@ -128,19 +74,15 @@ impl ModelRun {
     /// # Panics
     /// If there was no such step.
     pub fn hidden(&mut self, rows: usize) -> Vec<Vec<f32>> {
-        self.results(rows, |program| program.hidden)
+        self.0.hidden(rows).expect("the step had these rows")
     }
 
     /// Runs one step and shows every operation of every stage with the buffers as it left them.
     ///
     /// # Panics
     /// As [`ModelRun::step`].
-    pub fn observe(
-        &mut self,
-        chunks: &[Chunk],
-        mut observe: impl FnMut(&Program, &Recorded, &dyn Fn(Buffer) -> Vec<f32>),
-    ) {
-        self.run(chunks, Some(&mut observe));
+    pub fn observe(&mut self, chunks: &[Chunk], observe: impl FnMut(&Program, &Recorded, &dyn Fn(Buffer) -> Vec<f32>)) {
+        self.0.observe(chunks, observe).expect("the step runs");
     }
 
     /// Runs a session's next tokens in chunks of at most `chunk` and returns the logits of every row.
@@ -148,7 +90,7 @@ impl ModelRun {
     /// # Panics
     /// As [`ModelRun::step`].
     pub fn text(&mut self, session: u32, tokens: &[u32], chunk: usize) -> Vec<Vec<f32>> {
-        tokens.chunks(chunk).flat_map(|tokens| self.step(&[Chunk::text(session, tokens)])).collect()
+        self.0.text(session, tokens, chunk).expect("the step runs")
     }
 
     /// As [`ModelRun::text`], but returns the logits of the last row only: what comes next.
@@ -156,134 +98,22 @@ impl ModelRun {
     /// # Panics
     /// As [`ModelRun::step`]; if there are no tokens.
     pub fn next(&mut self, session: u32, tokens: &[u32], chunk: usize) -> Vec<f32> {
-        self.text(session, tokens, chunk).pop().expect("there are tokens")
+        self.0.next(session, tokens, chunk).expect("the step runs").expect("there are tokens")
     }
 
-    /// Begins a session that goes on from where another is, as a cache does it: its full pages are shared, its state and
-    /// its last page, if that is partly filled, are copied.
+    /// Begins a session that goes on from where another is, as a cache does it.
     ///
     /// # Panics
     /// If there is no such session, or no room for another.
     pub fn fork(&mut self, session: u32, copy: u32) {
-        let Session { slot: from, pages, tokens } = &self.sessions[&session];
-        let (from, tokens, mut pages) = (*from, *tokens, pages.clone());
-        self.make_room(copy, 0);
-        let slot = self.sessions[&copy].slot;
-        let mut operations = vec![MemoryOperation::CopyState { from, to: slot }];
-        pages.truncate(tokens.div_ceil(self.layout.page_tokens));
-        if !tokens.is_multiple_of(self.layout.page_tokens) {
-            let to = self.free_pages.pop().expect("a page is free");
-            let partly_filled = pages.last_mut().expect("it holds the last tokens");
-            operations.push(MemoryOperation::CopyPage { from: std::mem::replace(partly_filled, to), to });
-        }
-        for stage in &mut self.stages {
-            operations.iter().for_each(|operation| stage.apply(*operation).expect("slots and pages exist"));
-        }
-        self.sessions.insert(copy, Session { slot, pages, tokens });
+        self.0.fork(session, copy).expect("there is room");
     }
 
-    /// Ends a session; its slot, and its pages that no other session shares, are used again.
+    /// Ends a session; its pages and slot are used again.
     ///
     /// # Panics
     /// If there is no such session.
     pub fn end(&mut self, session: u32) {
-        let ended = self.sessions.remove(&session).expect("the session is running");
-        let shared = |page: &u32| self.sessions.values().any(|other| other.pages.contains(page));
-        let free: Vec<u32> = ended.pages.into_iter().filter(|page| !shared(page)).collect();
-        self.free_pages.extend(free);
+        self.0.end(session).expect("the session is running");
     }
-
-    fn run(&mut self, chunks: &[Chunk], mut observe: Option<Observer<'_>>) {
-        for chunk in chunks {
-            self.make_room(chunk.session, chunk.tokens.len());
-        }
-        let rows = rows_of(chunks);
-        let tokens: Vec<u32> = chunks.iter().flat_map(|chunk| chunk.tokens.iter().copied()).collect();
-        let vectors: Vec<f32> = chunks.iter().flat_map(|chunk| chunk.vectors.iter().copied()).collect();
-        let positions: Vec<[u32; 4]> = chunks.iter().flat_map(|chunk| self.positions(chunk)).collect();
-        let wanted: Vec<u32> = (0..rows as u32).collect();
-        let chunk_rows = chunk_rows(&self.sessions, chunks);
-        let first = StepInputs {
-            chunks: &chunk_rows,
-            tokens: &tokens,
-            vectors: &vectors,
-            positions: &positions,
-            wanted: &wanted,
-        };
-        let mut stream = Vec::new();
-        for stage in &mut self.stages {
-            let later = StepInputs { tokens: &[], vectors: &stream, ..first };
-            let inputs = if stage.program().embeds { first } else { later };
-            match &mut observe {
-                None => stage.run(&inputs).expect("the step runs"),
-                Some(observe) => run_observed(stage.as_mut(), &inputs, observe),
-            }
-            stream = read(stage.as_mut(), |program| program.stream, rows).concat();
-        }
-        for chunk in chunks {
-            self.sessions.get_mut(&chunk.session).expect("room was made").tokens += chunk.tokens.len();
-        }
-    }
-
-    /// Begins the session if it is new, and gives it the pages that `more` tokens need.
-    fn make_room(&mut self, session: u32, more: usize) {
-        if !self.sessions.contains_key(&session) {
-            let taken: Vec<usize> = self.sessions.values().map(|session| session.slot).collect();
-            let slot = (0..self.layout.sessions).find(|slot| !taken.contains(slot)).expect("a slot is free");
-            for stage in &mut self.stages {
-                stage.apply(MemoryOperation::ClearState { slot }).expect("the slot exists");
-            }
-            self.sessions.insert(session, Session { slot, pages: Vec::new(), tokens: 0 });
-        }
-        let session = self.sessions.get_mut(&session).expect("it was just begun");
-        while session.pages.len() * self.layout.page_tokens < session.tokens + more {
-            session.pages.push(self.free_pages.pop().expect("a page is free"));
-        }
-    }
-
-    fn positions(&self, chunk: &Chunk) -> Vec<[u32; 4]> {
-        let start = self.sessions[&chunk.session].tokens as u32;
-        let one_after_another = || (start..).take(chunk.tokens.len()).map(|at| [at, at, at, 0]).collect();
-        chunk.positions.clone().unwrap_or_else(one_after_another)
-    }
-
-    fn results(&mut self, rows: usize, buffer: fn(&Program) -> Option<Buffer>) -> Vec<Vec<f32>> {
-        let last = self.stages.last_mut().expect("there is a stage");
-        read(last.as_mut(), buffer, rows)
-    }
-}
-
-/// Sees a program, an operation of it, and the buffers after the operation.
-type Observer<'a> = &'a mut dyn FnMut(&Program, &Recorded, &dyn Fn(Buffer) -> Vec<f32>);
-
-fn run_observed(stage: &mut dyn LoadedStage, inputs: &StepInputs<'_>, observe: &mut Observer<'_>) {
-    let program = stage.program().clone();
-    let mut show = |index: usize, buffers: &dyn Fn(Buffer) -> Vec<f32>| observe(&program, &program.ops[index], buffers);
-    stage.run_observed(inputs, &mut show).expect("the step runs");
-}
-
-/// The chunks as a stage sees them.
-fn chunk_rows<'a>(sessions: &'a HashMap<u32, Session>, chunks: &[Chunk]) -> Vec<ChunkRows<'a>> {
-    let mut first_row = 0;
-    let place = |chunk: &Chunk| {
-        let session = &sessions[&chunk.session];
-        let rows = chunk.tokens.len();
-        let placed = ChunkRows { first_row, rows, start: session.tokens, slot: session.slot, pages: &session.pages };
-        first_row += rows;
-        placed
-    };
-    chunks.iter().map(place).collect()
-}
-
-fn rows_of(chunks: &[Chunk]) -> usize {
-    chunks.iter().map(|chunk| chunk.tokens.len()).sum()
-}
-
-/// Rows of a result, if the stage has it.
-fn read(stage: &mut dyn LoadedStage, buffer: fn(&Program) -> Option<Buffer>, rows: usize) -> Vec<Vec<f32>> {
-    let Some(buffer) = buffer(stage.program()) else { return Vec::new() };
-    let width = stage.program().width(buffer);
-    let mut values = vec![0.0; rows * width];
-    stage.read(buffer, 0..rows, &mut values).expect("the step had these rows");
-    values.chunks_exact(width).map(<[f32]>::to_vec).collect()
 }

@@ -68,7 +68,6 @@ fn every_bad_flag_is_told_what_is_wrong() {
         (&["serve", "--sessions", "100000000"], &["4294967295", "fewer sessions"]),
         (&["serve", "--threads", "0"], &["0"]),
         (&["serve", "--kv-type", "q9_9"], &["q9_9"]),
-        (&["serve", "--kv-type", "q4_0"], &["q4_0"]),
         (&["serve", "--port", "99999"], &["99999"]),
         (&["serve", "--host", "0.0.0.0"], &["0.0.0.0", "--api-key"]),
         (&["serve", "--prefill-chunk", "0"], &["0"]),

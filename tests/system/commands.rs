@@ -2,7 +2,7 @@
 
 use serde_json::Value;
 
-use crate::program::{Server, output};
+use crate::program::{Server, complaint, output, run};
 
 #[test]
 fn a_plan_is_a_table_for_people_and_json_for_programs() {
@@ -72,6 +72,69 @@ fn verifying_rows_is_compared_with_one_row() {
     let rows: Vec<&Value> = report["verify"].as_array().into_iter().flatten().map(|one| &one["rows"]).collect();
     assert_eq!(rows, [1, 8]);
     assert!(report["verify"][1]["ratio"]["median"].as_f64().is_some_and(|ratio| ratio > 0.0), "{report}");
+}
+
+#[test]
+fn perplexity_is_measured_as_by_others() {
+    // Windows of 1024 of this very text, keys and values in f32: 18.758, measured by another implementation.
+    let arguments = ["eval", "perplexity", "--ctx", "1024", "--windows", "4", "--kv-type", "f32", "--json"];
+    let report: Value = serde_json::from_str(&output(&arguments)).expect("JSON");
+    assert_eq!((report["windows"].as_u64(), report["tokens"].as_u64()), (Some(4), Some(4 * 511)));
+    let plain = report["perplexity"].as_f64().expect("a number");
+    assert!((8.0..40.0).contains(&plain), "{report}");
+    let with = |flags: &[&str]| {
+        let arguments = [&["eval", "perplexity", "--ctx", "1024", "--windows", "4"], flags].concat();
+        let text = output(&arguments);
+        let number = text.split("perplexity ").nth(1).and_then(|rest| rest.split(' ').next()).expect("a figure");
+        number.parse::<f64>().expect("a number")
+    };
+    // So small a model hardly feels how keys and values are rounded, but it feels it.
+    let rounded = with(&["--kv-type", "q4_0"]);
+    assert!((rounded / plain - 1.0).abs() < 0.03 && rounded.to_bits() != plain.to_bits(), "{rounded}, {plain}");
+    assert!((with(&["--kv-type", "q4_0", "--no-rotation"]) - rounded).abs() > 1e-4, "rotation is switched off");
+}
+
+#[test]
+fn a_table_compares_the_types_of_keys_and_values() {
+    let arguments =
+        ["eval", "kv", "--ctx", "128", "--windows", "2", "--recall", "128", "--types", "f16,q8_0,q4_1", "--json"];
+    let report: Value = serde_json::from_str(&output(&arguments)).expect("JSON");
+    let rows = report["rows"].as_array().expect("a list");
+    let names: Vec<_> = rows.iter().map(|row| (row["type"].as_str(), row["rotated"].as_bool())).collect();
+    let (q8, q4) = (Some("q8_0"), Some("q4_1"));
+    let both = [(q8, Some(true)), (q8, Some(false)), (q4, Some(true)), (q4, Some(false))];
+    assert_eq!(names, [&[(Some("f16"), None)], &both[..]].concat());
+    assert_eq!((rows[0]["change"].as_f64(), rows[0]["same_best"].as_f64()), (Some(0.0), Some(1.0)));
+    // The model was trained to find such facts again.
+    for row in rows {
+        let found = &row["recall"][0];
+        assert_eq!(found["asked"], 8, "{found}");
+        assert!(found["right"].as_u64().is_some_and(|right| right >= 6), "{row}");
+    }
+    let short = complaint(&["eval", "perplexity", "--ctx", "30000"]);
+    assert!(short.contains("30000") && short.contains("--ctx"), "{short}");
+}
+
+#[test]
+fn a_selfcheck_finds_no_difference_and_would_find_one() {
+    let arguments = ["selfcheck", "--tokens", "24", "--threads", "2"];
+    let table = output(&arguments);
+    for kind in ["f16", "f32", "q8_0", "q4_0", "q4_1", "iq4_nl"] {
+        let line = table.lines().find(|line| line.starts_with(kind)).expect("a line for every type");
+        let fields: Vec<&str> = line.split_whitespace().collect();
+        assert!(fields[1].parse::<usize>().is_ok_and(|ways| ways > 3), "{line}");
+        assert_eq!((fields[2], fields[3]), ("0", "0"), "{table}");
+        // kind, N cached, M of T, differences: from the cache.
+        let line = table.lines().rfind(|line| line.starts_with(kind)).expect("a line for every type");
+        let fields: Vec<&str> = line.split_whitespace().collect();
+        let cached = [fields[1], fields[3]].map(|count| count.parse::<usize>().expect("a number"));
+        assert!(cached.iter().all(|count| *count > 0) && fields.last() == Some(&"0"), "{table}");
+    }
+    let spoilt = run(&[&arguments[..], &["--spoil", "--json"]].concat());
+    assert!(!spoilt.status.success(), "a difference ends in failure");
+    let report: Value = serde_json::from_slice(&spoilt.stdout).expect("JSON, also then");
+    let found = &report["types"][0]["differences"][0];
+    assert!(found["first"].as_str().is_some_and(|first| first.contains("after token 31")), "{found}");
 }
 
 #[test]

@@ -108,7 +108,7 @@ fn a_hybrid_goes_on_from_copies() {
 
 #[test]
 fn a_hybrid_with_keys_and_values_in_blocks_goes_on_from_copies() {
-    check("mini16-Q8_0", &[KvType::Q8_0], 6);
+    check("mini16-Q8_0", &[KvType::Q8_0, KvType::Q4_1, KvType::Iq4Nl], 6);
 }
 
 #[test]

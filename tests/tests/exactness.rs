@@ -32,7 +32,9 @@ fn check_pairs(name: &str, tokens: usize) {
 
 #[test]
 fn a_hybrid_with_keys_and_values_in_blocks() {
-    check(&models::model("mini16-Q8_0"), &text(300, 320), &Ways::usual().pairs(), KvType::Q8_0);
+    for kind in KvType::ALL.into_iter().filter(|kind| kind.is_quantized()) {
+        check(&models::model("mini16-Q8_0"), &text(300, 320), &Ways::usual().pairs(), kind);
+    }
 }
 
 #[test]

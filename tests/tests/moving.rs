@@ -230,6 +230,9 @@ fn a_hybrid_moves_between_any_cuts() {
 fn quantized_memories_move() {
     let quantized = [KvType::Q8_0; 2];
     check("mini16-Q8_0", quantized, &[&whole(), &[0..4, 4..16], &[0..12, 12..16]]);
+    for kinds in [[KvType::Q4_1, KvType::Q4_0], [KvType::Iq4Nl, KvType::Q4_1]] {
+        check("mini16-Q8_0", kinds, &[&[0..8, 8..16], &whole()]);
+    }
     check(
         "mini-moe-Q4_K_M",
         [KvType::Q8_0, KvType::F16],

@@ -11,7 +11,7 @@ const LINES: usize = 500;
 const TEST_LINES: usize = 700;
 
 /// What each crate of ours may import of the others.
-const MAY_IMPORT: [(&str, &[&str]); 16] = [
+const MAY_IMPORT: [(&str, &[&str]); 17] = [
     ("paceline-gguf", &[]),
     ("paceline-proto", &[]),
     ("paceline-control", &[]),
@@ -20,6 +20,7 @@ const MAY_IMPORT: [(&str, &[&str]); 16] = [
     ("paceline-compute", &["paceline-gguf"]),
     ("paceline-weights", &["paceline-gguf"]),
     ("paceline-model", &["paceline-gguf", "paceline-compute"]),
+    ("paceline-evaluation", &["paceline-gguf", "paceline-compute", "paceline-model"]),
     (
         "paceline-shard",
         &[

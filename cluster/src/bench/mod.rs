@@ -66,7 +66,7 @@ fn longest(arguments: &BenchArgs) -> usize {
 }
 
 /// Prints a report as JSON for programs or as text for people.
-fn tell(report: &(impl Serialize + Display), json: bool) -> Result<()> {
+pub(crate) fn tell(report: &(impl Serialize + Display), json: bool) -> Result<()> {
     let mut output = std::io::stdout().lock();
     if !json {
         return Ok(write!(output, "{report}")?);

@@ -1,6 +1,6 @@
 //! What can go wrong on a device.
 
-use paceline_gguf::{KvType, TensorType};
+use paceline_gguf::TensorType;
 
 /// An error of loading or running a stage.
 #[derive(Debug, thiserror::Error)]
@@ -44,12 +44,6 @@ pub enum Error {
         expected: usize,
         /// Bytes given.
         found: usize,
-    },
-    /// The device cannot store keys and values in this type.
-    #[error("keys and values cannot be stored as {kind} on this device; it has f32, f16, bf16 and q8_0")]
-    UnsupportedKvType {
-        /// The type.
-        kind: KvType,
     },
     /// A step asks for more than was reserved at load.
     #[error("the step has {found} {what}, but {limit} were reserved")]

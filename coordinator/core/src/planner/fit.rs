@@ -7,7 +7,7 @@ use paceline_gguf::{KvType, ModelShape};
 use super::{Cache, Error, Host, Memory, Result, Wishes, cut::Stage, render::human};
 
 /// Types to keep keys and values in that every device has, the largest first.
-const SENSIBLE_TYPES: [KvType; 2] = [KvType::F16, KvType::Q8_0];
+const SENSIBLE_TYPES: [KvType; 3] = [KvType::F16, KvType::Q8_0, KvType::Q4_0];
 /// The memory of the largest device that is suggested.
 const MOST_GIB: u32 = 1024;
 

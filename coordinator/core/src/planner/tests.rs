@@ -244,7 +244,7 @@ fn assert_largest_that_fit(would_fit: &WouldFit, wishes: &Wishes, fits: impl Fn(
     let with_type = |kind| fits(Wishes { key_type: kind, value_type: kind, ..wishes.clone() });
     match would_fit.key_value_type {
         Some(kind) => assert!(with_type(kind)),
-        None => assert!(!with_type(KvType::Q8_0) || wishes.key_type != KvType::F32),
+        None => assert!(!with_type(KvType::Q4_0) || wishes.key_type != KvType::F32),
     }
 }
 

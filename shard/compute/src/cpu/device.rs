@@ -18,6 +18,8 @@ pub struct CpuDevice {
     pub(super) pool: Arc<Pool>,
     pub(super) isa: Isa,
     pub(super) shelf: Shelf,
+    /// Whether keys and values in blocks are rotated first.
+    pub(super) rotation: bool,
 }
 
 impl CpuDevice {
@@ -28,7 +30,7 @@ impl CpuDevice {
     /// An instruction set that this host lacks; threads that the system does not grant.
     pub fn new(threads: usize, isa: Option<Isa>) -> Result<Self> {
         let isa = usable(isa)?;
-        Ok(Self { pool: Arc::new(Pool::new(threads)?), isa, shelf: Shelf::default() })
+        Ok(Self { pool: Arc::new(Pool::new(threads)?), isa, shelf: Shelf::default(), rotation: true })
     }
 
     /// Starts a device of one thread per core of `cores`, numbered as the system does, and keeps each on its core. The
@@ -38,7 +40,13 @@ impl CpuDevice {
     /// As [`CpuDevice::new`]. A core that the system refuses is no error: the thread then runs anywhere.
     pub fn on_cores(cores: &[usize], isa: Option<Isa>) -> Result<Self> {
         let isa = usable(isa)?;
-        Ok(Self { pool: Arc::new(Pool::on_cores(cores)?), isa, shelf: Shelf::default() })
+        Ok(Self { pool: Arc::new(Pool::on_cores(cores)?), isa, shelf: Shelf::default(), rotation: true })
+    }
+
+    /// The same device, whose stages do not rotate keys and values before they round them to blocks: for comparison.
+    #[must_use]
+    pub fn without_rotation(self) -> Self {
+        Self { rotation: false, ..self }
     }
 }
 

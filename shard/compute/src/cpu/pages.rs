@@ -7,17 +7,20 @@
 
 pub(crate) mod blocks;
 mod floats;
+pub(crate) mod quantize;
+pub(crate) mod rotation;
 
 use half::{bf16, f16};
 use paceline_gguf::KvType;
 
-pub(crate) use blocks::{Blocks, Content};
+use blocks::Style;
+pub(crate) use blocks::{Blocks, Content, Format};
 pub(crate) use floats::{Element, Floats};
 
 use super::simd::{Isa, LANES};
+use crate::Result;
 use crate::device::MemorySpec;
 use crate::program::CacheSpec;
-use crate::{Error, Result};
 
 /// The stored rows of a plane.
 pub(crate) enum Stored {
@@ -27,8 +30,8 @@ pub(crate) enum Stored {
     F16(Floats<f16>),
     /// The upper half of single precision.
     BF16(Floats<bf16>),
-    /// Codes of 8 bits with a scale for every 32.
-    Q8_0(Blocks),
+    /// Codes with a scale for every 32, in any of the quantized formats.
+    Blocks(Blocks),
 }
 
 /// Runs the same code for whichever type is stored.
@@ -38,7 +41,7 @@ macro_rules! with_stored {
             Stored::F32($rows) => $body,
             Stored::F16($rows) => $body,
             Stored::BF16($rows) => $body,
-            Stored::Q8_0($rows) => $body,
+            Stored::Blocks($rows) => $body,
         }
     };
 }
@@ -54,14 +57,24 @@ pub(crate) struct Plane {
 }
 
 impl Plane {
-    fn reserve(kind: KvType, content: Content, heads: usize, dim: usize, memory: &MemorySpec) -> Result<Self> {
-        let &MemorySpec { pages, page_tokens, .. } = memory;
+    fn reserve(content: Content, heads: usize, dim: usize, memory: &MemorySpec, rotated: bool) -> Result<Self> {
+        let &MemorySpec { pages, page_tokens, key_type, value_type, .. } = memory;
+        let kind = match content {
+            Content::Keys => key_type,
+            Content::Values => value_type,
+        };
+        let blocks = |format| {
+            let style = Style { content, format, rotated };
+            Blocks::reserve(style, pages, heads, page_tokens, dim).map(Stored::Blocks)
+        };
         let stored = match kind {
             KvType::F32 => Stored::F32(Floats::reserve(pages, heads, page_tokens, dim)?),
             KvType::F16 => Stored::F16(Floats::reserve(pages, heads, page_tokens, dim)?),
             KvType::BF16 => Stored::BF16(Floats::reserve(pages, heads, page_tokens, dim)?),
-            KvType::Q8_0 => Stored::Q8_0(Blocks::reserve(content, pages, heads, page_tokens, dim)?),
-            kind => return Err(Error::UnsupportedKvType { kind }),
+            KvType::Q8_0 => blocks(Format::Q8_0)?,
+            KvType::Q4_0 => blocks(Format::Q4_0)?,
+            KvType::Q4_1 => blocks(Format::Q4_1)?,
+            KvType::Iq4Nl => blocks(Format::Iq4Nl)?,
         };
         Ok(Self { stored, dim, padded: dim.next_multiple_of(LANES) })
     }
@@ -73,6 +86,11 @@ impl Plane {
     pub(crate) unsafe fn store(&self, isa: Isa, page: u32, head: usize, token: usize, row: &[f32]) {
         // SAFETY: the caller's promise.
         with_stored!(&self.stored, rows => unsafe { rows.store(isa, page, head, token, row) });
+    }
+
+    /// How many values are rotated together, if they are (see [`Blocks::rotation`]).
+    pub(crate) fn rotation(&self) -> Option<usize> {
+        if let Stored::Blocks(blocks) = &self.stored { blocks.rotation() } else { None }
     }
 
     fn copy_page(&mut self, from: u32, to: u32) {
@@ -99,12 +117,12 @@ pub(crate) struct PagedCache {
 }
 
 impl PagedCache {
-    /// Reserves all pages.
-    pub(crate) fn reserve(spec: &CacheSpec, memory: &MemorySpec) -> Result<Self> {
+    /// Reserves all pages; `rotated` says whether rows in blocks are rotated first.
+    pub(crate) fn reserve(spec: &CacheSpec, memory: &MemorySpec, rotated: bool) -> Result<Self> {
         let heads = spec.key_value_heads;
         Ok(Self {
-            keys: Plane::reserve(memory.key_type, Content::Keys, heads, spec.key_dim, memory)?,
-            values: Plane::reserve(memory.value_type, Content::Values, heads, spec.value_dim, memory)?,
+            keys: Plane::reserve(Content::Keys, heads, spec.key_dim, memory, rotated)?,
+            values: Plane::reserve(Content::Values, heads, spec.value_dim, memory, rotated)?,
             page_tokens: memory.page_tokens,
         })
     }

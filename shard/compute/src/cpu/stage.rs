@@ -23,7 +23,7 @@ use crate::program::{Buffer, Op, Program, RowSpace, Weight};
 use crate::{Error, Result};
 
 /// How this device lays out pages and states; another number whenever that changes.
-const FORM: &str = "cpu 1";
+const FORM: &str = "cpu 2";
 
 /// A loaded stage on the CPU.
 pub(super) struct CpuStage {
@@ -41,6 +41,8 @@ pub(super) struct CpuStage {
     checks: Checks,
     pool: Arc<Pool>,
     isa: Isa,
+    /// Whether keys and values in blocks are rotated.
+    rotation: bool,
     /// Rows, and wanted rows, of the last step.
     last: [usize; 2],
 }
@@ -59,7 +61,7 @@ impl CpuStage {
         let rows = |space| if space == RowSpace::Step { memory.rows } else { memory.wanted };
         let buffers = program.buffers.iter().map(|spec| Rows::reserve(spec, rows(spec.rows)));
         let buffers = buffers.collect::<Result<Vec<_>>>()?;
-        let caches = program.caches.iter().map(|spec| PagedCache::reserve(spec, &memory));
+        let caches = program.caches.iter().map(|spec| PagedCache::reserve(spec, &memory, device.rotation));
         let caches = caches.collect::<Result<Vec<_>>>()?;
         let states = program.states.iter().map(|spec| Recurrent::reserve(spec, memory.slots));
         let states = states.collect::<Result<Vec<_>>>()?;
@@ -82,6 +84,7 @@ impl CpuStage {
             checks,
             pool: Arc::clone(&device.pool),
             isa: device.isa,
+            rotation: device.rotation,
             last: [0, 0],
         })
     }
@@ -218,8 +221,9 @@ impl LoadedStage for CpuStage {
 
     fn memory_form(&self) -> String {
         let MemorySpec { page_tokens, key_type, value_type, .. } = self.memory;
+        let plain = if self.rotation { "" } else { ", not rotated" };
         // Kernels of all instruction sets read and write the same layout.
-        format!("{FORM}, pages of {page_tokens} tokens, keys {key_type}, values {value_type}")
+        format!("{FORM}, pages of {page_tokens} tokens, keys {key_type}, values {value_type}{plain}")
     }
 
     fn part_bytes(&self, part: MemoryPart) -> Result<usize> {

@@ -11,6 +11,7 @@
 #![expect(unsafe_code, reason = "members borrow their own scratch")]
 
 mod kernels;
+mod packing;
 mod quantized;
 mod split;
 mod tile;

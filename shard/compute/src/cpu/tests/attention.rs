@@ -4,6 +4,7 @@ use half::{bf16, f16};
 use proptest::prelude::*;
 
 use super::*;
+use crate::blocks::NONLINEAR_INTEGERS;
 use crate::program::{CacheSpec, Heads, Rope, RopeStyle};
 
 #[derive(Debug, Clone)]
@@ -19,22 +20,24 @@ struct Case {
     rotating: usize,
     page_tokens: usize,
     kinds: [KvType; 2],
+    /// Whether keys and values in blocks are rotated first.
+    rotated: bool,
     seed: u64,
 }
 
 const EPSILON: f32 = 1e-6;
 
 fn case() -> impl Strategy<Value = Case> {
-    let kinds = prop::sample::select(vec![KvType::F32, KvType::F16, KvType::BF16, KvType::Q8_0]);
+    let kinds = prop::sample::select(KvType::ALL.to_vec());
     (
         (proptest::collection::vec(1usize..24, 1..4), 1usize..4, 1usize..6, 1usize..20),
         (any::<bool>(), any::<bool>(), any::<bool>(), 0usize..9),
-        (1usize..20, kinds.clone(), kinds, 1u64..),
+        (1usize..20, kinds.clone(), kinds, any::<bool>(), 1u64..),
     )
         .prop_map(|((rows, key_heads, group, half_dim), (gated, normed, adjacent, rotating), rest)| {
-            let (page_tokens, key_kind, value_kind, seed) = rest;
+            let (page_tokens, key_kind, value_kind, rotated, seed) = rest;
             // Rows in blocks are whole blocks.
-            let dim = |kind, dim| if kind == KvType::Q8_0 { 32 * (1 + half_dim % 3) } else { dim };
+            let dim = |kind: KvType, dim| if kind.is_quantized() { 32 * (1 + half_dim % 4) } else { dim };
             let key_dim = dim(key_kind, 2 * half_dim);
             Case {
                 rows,
@@ -48,6 +51,7 @@ fn case() -> impl Strategy<Value = Case> {
                 rotating: (2 * rotating).min(key_dim),
                 page_tokens,
                 kinds: [key_kind, value_kind],
+                rotated,
                 seed,
             }
         })
@@ -111,7 +115,7 @@ impl Case {
         let scale = self.scale();
         fixture.record(Op::Attention { query, query_heads: heads, gate_offset, scale, cache, output });
         fixture.page_tokens = self.page_tokens;
-        fixture.kinds = self.kinds;
+        (fixture.kinds, fixture.rotated) = (self.kinds, self.rotated);
         fixture.sessions(&self.rows, &[(query, 2.0), (key, 2.0), (value, 1.0)], &mut random);
         (fixture, Buffers { query, key, value, output, norms })
     }
@@ -137,6 +141,16 @@ impl Case {
         head
     }
 
+    /// Rotated before it is rounded to blocks, if that is wanted; and rotated back, which is the same.
+    fn mixed(&self, row: &[f64]) -> Vec<f64> {
+        if self.rotated { hadamard(row) } else { row.to_vec() }
+    }
+
+    /// A row as it is stored.
+    fn stored(&self, row: &[f64], kind: KvType) -> Vec<f64> {
+        if kind.is_quantized() { round(&self.mixed(row), kind) } else { round(row, kind) }
+    }
+
     /// Attention of one session, straight from the definition.
     fn expected(&self, fixture: &Fixture, buffers: &Buffers, session: usize) -> Vec<f64> {
         let heads = self.query_heads();
@@ -151,14 +165,14 @@ impl Case {
                 let start = head * heads.stride;
                 let width = heads.count * heads.stride;
                 let q = self.prepared(&head_of(query, row, width, start, heads.dim), &buffers.norms[0], row);
-                let q = if self.kinds[0] == KvType::Q8_0 { in_blocks(&q, |scale| scale) } else { q };
+                let q = if self.kinds[0].is_quantized() { in_bytes(&self.mixed(&q), |scale| scale) } else { q };
                 let shared = head / self.group;
                 let width = self.key_heads * self.key_dim;
                 let scores: Vec<f64> = (0..=row)
                     .map(|t| {
                         let k = head_of(key, t, width, shared * self.key_dim, self.key_dim);
                         let k = self.prepared(&k, &buffers.norms[1], t);
-                        dot(&q, &round(&k, self.kinds[0])) * f64::from(self.scale())
+                        dot(&q, &self.stored(&k, self.kinds[0])) * f64::from(self.scale())
                     })
                     .collect();
                 let most = scores.iter().copied().fold(f64::MIN, f64::max);
@@ -166,10 +180,11 @@ impl Case {
                 let sum: f64 = weights.iter().sum();
                 let width = self.key_heads * self.value_dim;
                 let value_of = |t: usize| exact(&head_of(value, t, width, shared * self.value_dim, self.value_dim));
-                let values: Vec<Vec<f64>> = (0..=row).map(|t| round(&value_of(t), self.kinds[1])).collect();
-                for dim in 0..self.value_dim {
-                    let weighted = values.iter().zip(&weights).map(|(value, weight)| value[dim] * weight);
-                    let mixed = weighted.sum::<f64>() / sum;
+                let values: Vec<Vec<f64>> = (0..=row).map(|t| self.stored(&value_of(t), self.kinds[1])).collect();
+                let weighted = |dim: usize| values.iter().zip(&weights).map(move |(value, weight)| value[dim] * weight);
+                let mixed: Vec<f64> = (0..self.value_dim).map(|dim| weighted(dim).sum::<f64>() / sum).collect();
+                let mixed = if self.kinds[1].is_quantized() { self.mixed(&mixed) } else { mixed };
+                for (dim, mixed) in mixed.into_iter().enumerate() {
                     let gate = |gate: f32| sigmoid(f64::from(gate));
                     let width = heads.count * heads.stride;
                     let factor = if self.gated { gate(query[row * width + start + self.key_dim + dim]) } else { 1.0 };
@@ -180,38 +195,104 @@ impl Case {
         output
     }
 
-    /// Values are at most 1. Keys of the reference, computed more exactly, may round to a neighbour of ours, which
-    /// moves a score by a rounding step of the key times the query, both about 2 · √dim at most.
+    /// Values are at most 1. What the reference computes more exactly may round to a neighbour of ours, which moves a
+    /// score by a rounding step of the key times the query, both about 2 · √dim at most, and a value by such a step.
     fn bound(&self) -> f64 {
         let as_given = !self.normed && self.rotating == 0;
-        match self.kinds[0] {
+        let keys = match self.kinds[0] {
             KvType::F32 => 1e-5,
             KvType::F16 => 1e-2,
-            KvType::Q8_0 if as_given => 1e-5,
+            KvType::BF16 => 8e-2,
+            KvType::Q8_0 | KvType::Q4_0 | KvType::Q4_1 if as_given && !self.rotated => 1e-5,
             KvType::Q8_0 => 3e-2,
-            _ => 8e-2,
-        }
+            // The sums that the scale is fitted by have another order.
+            KvType::Iq4Nl if as_given && !self.rotated => 2e-3,
+            _ => 0.3,
+        };
+        let values = match self.kinds[1] {
+            KvType::Iq4Nl if !self.rotated => 1e-3,
+            kind if !kind.is_quantized() || !self.rotated => 0.0,
+            KvType::Q8_0 => 1e-2,
+            _ => 0.15,
+        };
+        keys + values
     }
+}
+
+/// The definition of a Hadamard matrix: a sign for the bits that two indices share.
+fn hadamard(row: &[f64]) -> Vec<f64> {
+    let width = (1 << row.len().trailing_zeros()).min(256);
+    let sign = |a: usize, b: usize| if (a & b).count_ones() % 2 == 0 { 1.0 } else { -1.0 };
+    let one = |part: &[f64], at: usize| -> f64 {
+        part.iter().enumerate().map(|(index, value)| sign(at, index) * value).sum::<f64>() / (width as f64).sqrt()
+    };
+    row.chunks(width).flat_map(|part| (0..width).map(move |at| one(part, at))).collect()
+}
+
+fn in_half(value: f32) -> f32 {
+    f16::from_f32(value).to_f32()
 }
 
 fn round(row: &[f64], kind: KvType) -> Vec<f64> {
     let each = |round: fn(f32) -> f64| row.iter().map(|x| round(*x as f32)).collect();
+    let block = |round: fn(&[f32]) -> Vec<f32>| {
+        let row: Vec<f32> = row.iter().map(|x| *x as f32).collect();
+        row.chunks(32).flat_map(round).map(f64::from).collect()
+    };
     match kind {
         KvType::F32 => row.to_vec(),
         KvType::F16 => each(|x| f16::from_f32(x).to_f64()),
         KvType::BF16 => each(|x| bf16::from_f32(x).to_f64()),
-        _ => in_blocks(row, |scale| f16::from_f32(scale).to_f32()),
+        KvType::Q8_0 => in_bytes(row, in_half),
+        KvType::Q4_0 => block(symmetric),
+        KvType::Q4_1 => block(span),
+        KvType::Iq4Nl => block(nonlinear),
     }
 }
 
 /// Rounded to multiples of a scale per 32 values.
-fn in_blocks(row: &[f64], round_scale: fn(f32) -> f32) -> Vec<f64> {
+fn in_bytes(row: &[f64], round_scale: fn(f32) -> f32) -> Vec<f64> {
     let block = |block: &[f64]| -> Vec<f64> {
         let scale = round_scale(largest(block) as f32 / 127.0);
         let code = |x: f64| (x as f32 * (1.0 / scale)).round_ties_even().clamp(-127.0, 127.0);
         block.iter().map(|x| if scale > 0.0 { f64::from(code(*x)) * f64::from(scale) } else { 0.0 }).collect()
     };
     row.chunks(32).flat_map(block).collect()
+}
+
+/// The value of the largest magnitude; of two the negative one.
+fn farthest(block: &[f32]) -> f32 {
+    let (low, high) = block.iter().fold((0f32, 0f32), |(low, high), x| (low.min(*x), high.max(*x)));
+    if high > -low { high } else { low }
+}
+
+fn symmetric(block: &[f32]) -> Vec<f32> {
+    let scale = in_half(farthest(block) / -8.0);
+    let code = |x: f32| (x * (1.0 / scale) + 8.0).round_ties_even().clamp(0.0, 15.0);
+    block.iter().map(|x| if scale == 0.0 { 0.0 } else { (code(*x) - 8.0) * scale }).collect()
+}
+
+fn span(block: &[f32]) -> Vec<f32> {
+    let (low, high) = block.iter().fold((f32::MAX, f32::MIN), |(low, high), x| (low.min(*x), high.max(*x)));
+    let (scale, minimum) = (in_half((high - low) / 15.0), in_half(low));
+    let code = |x: f32| ((x - minimum) * (1.0 / scale)).round_ties_even().clamp(0.0, 15.0);
+    block.iter().map(|x| if scale == 0.0 { minimum } else { code(*x) * scale + minimum }).collect()
+}
+
+fn nonlinear(block: &[f32]) -> Vec<f32> {
+    let integers = NONLINEAR_INTEGERS.map(f64::from);
+    let nearest = |x: f64| integers.into_iter().rev().min_by(|a, b| (a - x).abs().total_cmp(&(b - x).abs())).unwrap();
+    let rough = f64::from(farthest(block)) / integers[0];
+    if rough == 0.0 {
+        return vec![0.0; block.len()];
+    }
+    let (mut products, mut squares) = (0.0, 0.0);
+    for x in block.iter().map(|x| f64::from(*x) / rough) {
+        products += x * x * nearest(x) * x;
+        squares += x * x * nearest(x) * nearest(x);
+    }
+    let scale = in_half((rough * products / squares) as f32);
+    block.iter().map(|x| scale * nearest(f64::from(*x) / f64::from(scale)) as f32).collect()
 }
 
 fn check(case: &Case) {
@@ -243,6 +324,7 @@ fn long_case() -> Case {
         rotating: 8,
         page_tokens: 48,
         kinds: [KvType::F32, KvType::F32],
+        rotated: true,
         seed: 77,
     }
 }
@@ -271,10 +353,38 @@ fn long_contexts_in_blocks() {
     check(&Case { kinds: [KvType::F32, KvType::Q8_0], ..mixed });
 }
 
+#[test]
+fn long_contexts_in_four_bits() {
+    let types = [KvType::Q4_0, KvType::Q4_1, KvType::Iq4Nl];
+    for (index, kind) in types.into_iter().enumerate() {
+        let case = Case { rows: vec![270, 3], key_dim: 64, value_dim: 96, gated: false, group: 2, ..long_case() };
+        let page_tokens = [37, 64, 300][index];
+        check(&Case { kinds: [kind; 2], page_tokens, seed: 8 + index as u64, ..case.clone() });
+        let as_given = Case { rotated: false, normed: false, rotating: 0, ..case };
+        check(&Case { kinds: [kind, types[(index + 1) % 3]], ..as_given });
+    }
+}
+
+/// Rotation loses nothing but what rounding does: results are near those of unrounded keys and values.
+#[test]
+fn rotated_attention_is_near_that_of_unrounded_rows() {
+    let case = Case { rows: vec![200], key_dim: 128, value_dim: 128, gated: false, normed: false, ..long_case() };
+    let (fixture, buffers) = case.fixture();
+    let exact = case.expected(&fixture, &buffers, 0);
+    for (kind, most) in [(KvType::Q8_0, 0.02), (KvType::Q4_0, 0.25), (KvType::Q4_1, 0.25), (KvType::Iq4Nl, 0.25)] {
+        let (fixture, buffers) = Case { kinds: [kind; 2], ..case.clone() }.fixture();
+        let way = Way { isa: Isa::detect(), threads: 2, chunk: 64, together: true };
+        let found = fixture.run(way, &[buffers.output]).remove(0).remove(0);
+        let squares: f64 = found.iter().zip(&exact).map(|(found, exact)| (f64::from(*found) - exact).powi(2)).sum();
+        let share = (squares / exact.iter().map(|value| value * value).sum::<f64>()).sqrt();
+        assert!(share < most && share > 0.001, "{kind} is off by {share} of the result");
+    }
+}
+
 /// What an earlier sequence left in pages, be it NaN, is never seen.
 #[test]
 fn remains_in_pages_do_not_matter() {
-    for kind in [KvType::F32, KvType::F16, KvType::BF16, KvType::Q8_0] {
+    for kind in KvType::ALL {
         let case = Case { rows: vec![300, 40], kinds: [kind; 2], key_dim: 32, value_dim: 32, ..long_case() };
         let (fixture, buffers) = case.fixture();
         let (mut spoiled, _) = case.fixture();

@@ -46,6 +46,7 @@ pub(super) struct Fixture {
     sessions: Vec<Session>,
     page_tokens: usize,
     kinds: [KvType; 2],
+    rotated: bool,
 }
 
 /// What one session feeds, for all its rows.
@@ -77,6 +78,7 @@ impl Fixture {
             sessions: Vec::new(),
             page_tokens: 16,
             kinds: [KvType::F32; 2],
+            rotated: true,
         }
     }
 
@@ -139,6 +141,7 @@ impl Fixture {
 
     fn load(&self, isa: Isa, threads: usize) -> CpuStage {
         let device = CpuDevice::new(threads, Some(isa)).unwrap();
+        let device = if self.rotated { device } else { device.without_rotation() };
         CpuStage::load(&device, self.program.clone(), &self.model(), self.memory(), &mut |_| ()).unwrap()
     }
 

@@ -1,13 +1,17 @@
-//! The arithmetic of attention with keys and values in blocks of 8-bit codes.
+//! The arithmetic of attention with keys and values in blocks of codes.
 //!
-//! Queries are rounded to such blocks as well, so that a score is an exact sum of integers per block, times both
-//! scales, added up in the order of blocks. A value counts as its code times the product of its weight and its
-//! scale.
+//! Queries are rounded to blocks of 8-bit codes, so that a score is an exact sum of integers per block, times both
+//! scales, added up in the order of blocks; where keys have minimums, each times the sum of its query's block follows
+//! its block. A value counts as its integer times the product of its weight and its scale; where values have minimums,
+//! as its weight times what its integer, scale and minimum stand for.
 
 use std::ops::Range;
 
 use super::SEGMENT;
-use crate::cpu::pages::blocks::{BLOCK, GROUP, Panels, Quantize};
+use super::packing::{CACHE_LINE, Nonlinear, Packing, Signed, Span, Symmetric, UNPACKED, Unpacked};
+use crate::cpu::pages::Format;
+use crate::cpu::pages::blocks::{BLOCK, GROUP, Panels};
+use crate::cpu::pages::quantize::Quantize;
 use crate::cpu::simd::{Kernel, LANES, Simd};
 
 /// A block of a query.
@@ -15,14 +19,13 @@ use crate::cpu::simd::{Kernel, LANES, Simd};
 #[repr(C)]
 pub(super) struct QueryBlock {
     /// Groups of four codes, the first in the low bits.
-    groups: [i32; BLOCK / GROUP],
-    /// What the 128 that keys are stored with add to a dot product, negated.
+    pub(super) groups: [i32; BLOCK / GROUP],
+    /// What the offset that keys are stored with adds to a dot product, negated.
     correction: i32,
     scale: f32,
+    /// The sum of the block's values as they are rounded, by which a key's minimum counts.
+    sum: f32,
 }
-
-/// Bytes that memory delivers at once.
-const CACHE_LINE: usize = 64;
 
 /// Words of 32 bits in a block.
 pub(super) const QUERY_BLOCK_WORDS: usize = size_of::<QueryBlock>() / size_of::<f32>();
@@ -31,6 +34,8 @@ pub(super) const QUERY_BLOCK_WORDS: usize = size_of::<QueryBlock>() / size_of::<
 pub(super) struct QuantizeQuery<'a> {
     pub(super) query: &'a [f32],
     pub(super) blocks: &'a mut [QueryBlock],
+    /// What stored codes of keys have more than the integers that they stand for.
+    pub(super) offset: i32,
 }
 
 impl Kernel for QuantizeQuery<'_> {
@@ -45,8 +50,9 @@ impl Kernel for QuantizeQuery<'_> {
                 *group = i32::from_le_bytes([codes[0] as u8, codes[1] as u8, codes[2] as u8, codes[3] as u8]);
                 sum += i32::from(codes[0]) + i32::from(codes[1]) + i32::from(codes[2]) + i32::from(codes[3]);
             }
-            block.correction = -128 * sum;
+            block.correction = -self.offset * sum;
             block.scale = scale;
+            block.sum = scale * sum as f32;
         }
     }
 }
@@ -72,22 +78,32 @@ impl Kernel for QuantizedScores<'_> {
 
     #[inline(always)]
     fn run<S: Simd>(self, simd: S) {
-        match self.queries.len() / self.keys.blocks {
-            1 => self.wide::<S, 1>(simd),
-            2 => self.wide::<S, 2>(simd),
-            3 => self.wide::<S, 3>(simd),
-            4 => self.wide::<S, 4>(simd),
-            count => unreachable!("{count} queries at once"),
+        match self.keys.format {
+            Format::Q8_0 => self.packed::<S, Signed>(simd),
+            Format::Q4_0 => self.packed::<S, Symmetric>(simd),
+            Format::Q4_1 => self.packed::<S, Span>(simd),
+            Format::Iq4Nl => self.packed::<S, Nonlinear>(simd),
         }
     }
 }
 
 impl QuantizedScores<'_> {
     #[inline(always)]
-    fn wide<S: Simd, const QUERIES: usize>(self, simd: S) {
+    fn packed<S: Simd, P: Packing>(self, simd: S) {
+        match self.queries.len() / self.keys.blocks {
+            1 => self.wide::<S, P, 1>(simd),
+            2 => self.wide::<S, P, 2>(simd),
+            3 => self.wide::<S, P, 3>(simd),
+            4 => self.wide::<S, P, 4>(simd),
+            count => unreachable!("{count} queries at once"),
+        }
+    }
+
+    #[inline(always)]
+    fn wide<S: Simd, P: Packing, const QUERIES: usize>(self, simd: S) {
         let scale = simd.splat(self.scale);
         for sixteen in self.tokens.start / LANES..self.tokens.end.div_ceil(LANES) {
-            let sums = self.sixteen_keys::<S, QUERIES>(simd, sixteen);
+            let sums = self.sixteen_keys::<S, P, QUERIES>(simd, sixteen);
             let lanes = lanes(&self.tokens, sixteen);
             let first = self.first + sixteen * LANES + lanes.start - self.tokens.start;
             for (sum, scores) in sums.into_iter().zip(self.scores.chunks_exact_mut(SEGMENT)) {
@@ -99,32 +115,35 @@ impl QuantizedScores<'_> {
 
     /// Products of the queries with sixteen keys, one per lane.
     #[inline(always)]
-    fn sixteen_keys<S: Simd, const QUERIES: usize>(&self, simd: S, sixteen: usize) -> [S::F; QUERIES] {
+    fn sixteen_keys<S: Simd, P: Packing, const QUERIES: usize>(&self, simd: S, sixteen: usize) -> [S::F; QUERIES] {
         let blocks = self.keys.blocks;
-        let codes = &self.keys.codes[sixteen * blocks..(sixteen + 1) * blocks];
-        let scales = &self.keys.scales[sixteen * blocks..(sixteen + 1) * blocks];
+        let panels = sixteen * blocks..(sixteen + 1) * blocks;
+        let bytes = panels.start * P::PANEL..panels.end * P::PANEL;
+        let codes = self.keys.codes[bytes.clone()].chunks_exact(P::PANEL);
+        let next = self.next.codes[bytes].chunks_exact(P::PANEL);
+        let scales = &self.keys.scales[panels.clone()];
+        let minimums = if P::MINIMUMS { &self.keys.minimums[panels] } else { &[] };
         let mut queries: [&[QueryBlock]; QUERIES] = [&[]; QUERIES];
         for (query, given) in queries.iter_mut().zip(self.queries.chunks_exact(blocks)) {
             *query = given;
         }
         let mut products = [simd.zero(); QUERIES];
-        for (block, (codes, scales)) in codes.iter().zip(scales).enumerate() {
+        for (block, ((codes, next), scales)) in codes.zip(next).zip(scales).enumerate() {
             let mut dots = [simd.zero_i32(); QUERIES];
             for (dot, query) in dots.iter_mut().zip(&queries) {
                 *dot = simd.splat_i32(query[block].correction);
             }
-            let next = &self.next.codes[sixteen * blocks + block].as_chunks::<CACHE_LINE>().0;
-            for (group, codes) in codes.as_chunks().0.iter().enumerate() {
-                simd.prefetch(next[group].as_ptr());
-                let codes = simd.load_bytes(codes);
-                for (dot, query) in dots.iter_mut().zip(&queries) {
-                    *dot = simd.dot_u8(*dot, codes, simd.splat_i32(query[block].groups[group]));
-                }
-            }
+            P::dots(simd, codes, next, &queries, block, &mut dots);
             let scales = simd.load_f16(scales);
             for ((product, dot), query) in products.iter_mut().zip(dots).zip(&queries) {
                 let factor = simd.mul(scales, simd.splat(query[block].scale));
                 *product = simd.fma(simd.to_f32(dot), factor, *product);
+            }
+            if P::MINIMUMS {
+                let minimums = simd.load_f16(&minimums[block]);
+                for (product, query) in products.iter_mut().zip(&queries) {
+                    *product = simd.fma(minimums, simd.splat(query[block].sum), *product);
+                }
             }
         }
         products
@@ -151,32 +170,52 @@ impl Kernel for QuantizedValues<'_> {
 
     #[inline(always)]
     fn run<S: Simd>(self, simd: S) {
-        match self.sums.len() / (self.values.blocks * BLOCK) {
-            1 => self.wide::<S, 1>(simd),
-            2 => self.wide::<S, 2>(simd),
-            3 => self.wide::<S, 3>(simd),
-            4 => self.wide::<S, 4>(simd),
-            count => unreachable!("{count} queries at once"),
+        match self.values.format {
+            Format::Q8_0 => self.packed::<S, Signed>(simd),
+            Format::Q4_0 => self.packed::<S, Symmetric>(simd),
+            Format::Q4_1 => self.packed::<S, Span>(simd),
+            Format::Iq4Nl => self.packed::<S, Nonlinear>(simd),
         }
     }
 }
 
+/// What the values of one block of sixteen tokens count, a number for each token.
+#[derive(Clone, Copy)]
+struct Counts<const QUERIES: usize> {
+    /// By query: weights, times scales where there are no minimums.
+    factors: [[f32; LANES]; QUERIES],
+    /// Where there are minimums.
+    scales: [f32; LANES],
+    minimums: [f32; LANES],
+}
+
 impl QuantizedValues<'_> {
     #[inline(always)]
-    fn wide<S: Simd, const QUERIES: usize>(mut self, simd: S) {
+    fn packed<S: Simd, P: Packing>(self, simd: S) {
+        match self.sums.len() / (self.values.blocks * BLOCK) {
+            1 => self.wide::<S, P, 1>(simd),
+            2 => self.wide::<S, P, 2>(simd),
+            3 => self.wide::<S, P, 3>(simd),
+            4 => self.wide::<S, P, 4>(simd),
+            count => unreachable!("{count} queries at once"),
+        }
+    }
+
+    #[inline(always)]
+    fn wide<S: Simd, P: Packing, const QUERIES: usize>(mut self, simd: S) {
         let blocks = self.values.blocks;
         let pairs = if S::REGISTERS >= 32 { blocks / 2 } else { 0 };
         for pair in 0..pairs {
-            self.blocks::<S, QUERIES, 2>(simd, 2 * pair);
+            self.blocks::<S, P, QUERIES, 2>(simd, 2 * pair);
         }
         for block in 2 * pairs..blocks {
-            self.blocks::<S, QUERIES, 1>(simd, block);
+            self.blocks::<S, P, QUERIES, 1>(simd, block);
         }
     }
 
     /// Sums of the columns of a few blocks, in registers.
     #[inline(always)]
-    fn blocks<S: Simd, const QUERIES: usize, const BLOCKS: usize>(&mut self, simd: S, block: usize) {
+    fn blocks<S: Simd, P: Packing, const QUERIES: usize, const BLOCKS: usize>(&mut self, simd: S, block: usize) {
         let dim = self.values.blocks * BLOCK;
         let columns = block * BLOCK..(block + BLOCKS) * BLOCK;
         let mut sums = [[[simd.zero(); 2]; BLOCKS]; QUERIES];
@@ -185,8 +224,9 @@ impl QuantizedValues<'_> {
                 *sum = simd.load(stored);
             }
         }
+        let mut unpacked = [UNPACKED; BLOCKS];
         for sixteen in self.tokens.start / LANES..self.tokens.end.div_ceil(LANES) {
-            self.sixteen_values(simd, sixteen, block, &mut sums);
+            self.sixteen_values::<S, P, QUERIES, BLOCKS>(simd, sixteen, block, &mut unpacked, &mut sums);
         }
         for (sums, stored) in sums.iter().zip(self.sums.chunks_exact_mut(dim)) {
             for (sum, stored) in sums.as_flattened().iter().zip(stored[columns.clone()].as_chunks_mut().0) {
@@ -197,39 +237,65 @@ impl QuantizedValues<'_> {
 
     /// Adds up to sixteen values, in order.
     #[inline(always)]
-    fn sixteen_values<S: Simd, const QUERIES: usize, const BLOCKS: usize>(
+    fn sixteen_values<S: Simd, P: Packing, const QUERIES: usize, const BLOCKS: usize>(
         &self,
         simd: S,
         sixteen: usize,
         block: usize,
+        unpacked: &mut [Unpacked; BLOCKS],
         sums: &mut [[[S::F; 2]; BLOCKS]; QUERIES],
     ) {
         let lanes = lanes(&self.tokens, sixteen);
-        let first = self.first + sixteen * LANES + lanes.start - self.tokens.start;
-        let mut codes: [&[[u8; BLOCK]]; BLOCKS] = [&[]; BLOCKS];
-        let mut factors = [[[0.0; LANES]; BLOCKS]; QUERIES];
+        let mut codes: [&[u8]; BLOCKS] = [&[]; BLOCKS];
+        let mut counts =
+            [Counts { factors: [[0.0; LANES]; QUERIES], scales: [0.0; LANES], minimums: [0.0; LANES] }; BLOCKS];
         for index in 0..BLOCKS {
             let panel = (block + index) * self.values.sixteens + sixteen;
-            codes[index] = self.values.codes[panel].as_chunks().0;
-            let scales = simd.load_f16(&self.values.scales[panel]);
-            for next in self.next.codes[panel].as_chunks::<CACHE_LINE>().0 {
+            codes[index] = &self.values.codes[panel * P::PANEL..(panel + 1) * P::PANEL];
+            P::unpack(simd, codes[index], &mut unpacked[index]);
+            for next in self.next.codes[panel * P::PANEL..(panel + 1) * P::PANEL].as_chunks::<CACHE_LINE>().0 {
                 simd.prefetch(next.as_ptr());
             }
-            for (factors, weights) in factors.iter_mut().zip(self.weights.chunks_exact(SEGMENT)) {
-                let weights = load_lanes(simd, &weights[first..first + lanes.len()], lanes.clone());
-                simd.store(simd.mul(weights, scales), &mut factors[index]);
-            }
+            self.count::<S, P, QUERIES>(simd, panel, &lanes, sixteen, &mut counts[index]);
         }
         for lane in lanes {
             for index in 0..BLOCKS {
-                let (codes, _) = codes[index][lane].as_chunks();
-                let values = [widen(simd, &codes[0]), widen(simd, &codes[1])];
-                for (sums, factors) in sums.iter_mut().zip(&factors) {
-                    let factor = simd.splat(factors[index][lane]);
+                let halves = P::token(codes[index], &unpacked[index], lane);
+                let mut values = [widen(simd, halves[0]), widen(simd, halves[1])];
+                if P::MINIMUMS {
+                    let (scale, minimum) = (counts[index].scales[lane], counts[index].minimums[lane]);
+                    for value in &mut values {
+                        *value = simd.fma(*value, simd.splat(scale), simd.splat(minimum));
+                    }
+                }
+                for (sums, factors) in sums.iter_mut().zip(&counts[index].factors) {
+                    let factor = simd.splat(factors[lane]);
                     sums[index][0] = simd.fma(factor, values[0], sums[index][0]);
                     sums[index][1] = simd.fma(factor, values[1], sums[index][1]);
                 }
             }
+        }
+    }
+
+    /// What the values of a panel count.
+    #[inline(always)]
+    fn count<S: Simd, P: Packing, const QUERIES: usize>(
+        &self,
+        simd: S,
+        panel: usize,
+        lanes: &Range<usize>,
+        sixteen: usize,
+        counts: &mut Counts<QUERIES>,
+    ) {
+        let first = self.first + sixteen * LANES + lanes.start - self.tokens.start;
+        let scales = simd.load_f16(&self.values.scales[panel]);
+        if P::MINIMUMS {
+            simd.store(scales, &mut counts.scales);
+            simd.store(simd.load_f16(&self.values.minimums[panel]), &mut counts.minimums);
+        }
+        for (factors, weights) in counts.factors.iter_mut().zip(self.weights.chunks_exact(SEGMENT)) {
+            let weights = load_lanes(simd, &weights[first..first + lanes.len()], lanes.clone());
+            simd.store(if P::MINIMUMS { weights } else { simd.mul(weights, scales) }, factors);
         }
     }
 }

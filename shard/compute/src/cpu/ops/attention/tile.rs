@@ -5,10 +5,12 @@
 use std::ops::Range;
 
 use super::kernels::{Finish, Join, Scores, Softmax, WIDE, WeightedValues};
+use super::packing::key_offset;
 use super::quantized::{QuantizeQuery, QuantizedScores, QuantizedValues, QueryBlock};
 use super::{Attention, SEGMENT, Scratch};
 use crate::cpu::ops::Step;
 use crate::cpu::pages::blocks::BLOCK;
+use crate::cpu::pages::rotation::Rotate;
 use crate::cpu::pages::{Blocks, Element, Floats, PagedCache, Stored};
 use crate::device::ChunkRows;
 use crate::program::Heads;
@@ -56,7 +58,7 @@ impl Tile<'_> {
             }
         }
         for query in 0..self.queries() {
-            let values = &scratch.values[query * padded..(query + 1) * padded];
+            let values = &mut scratch.values[query * padded..(query + 1) * padded];
             self.finish(query, values, scratch.totals[query]);
         }
     }
@@ -92,10 +94,14 @@ impl Tile<'_> {
             padded[..dim].copy_from_slice(query);
             padded[dim..].fill(0.0);
         }
-        if let Stored::Q8_0(_) = keys.stored {
-            let queries = scratch.queries.chunks_exact(dim).take(self.queries());
+        if let Stored::Blocks(stored) = &keys.stored {
+            let offset = key_offset(stored.format());
+            let queries = scratch.queries.chunks_exact_mut(dim).take(self.queries());
             for (query, blocks) in queries.zip(scratch.query_blocks.chunks_exact_mut(dim / BLOCK)) {
-                self.step.isa.run(QuantizeQuery { query, blocks });
+                if let Some(width) = stored.rotation() {
+                    self.step.isa.run(Rotate { values: query, width });
+                }
+                self.step.isa.run(QuantizeQuery { query, blocks, offset });
             }
         }
     }
@@ -141,7 +147,7 @@ impl Tile<'_> {
                 Stored::F32(keys) => self.float_scores(keys, piece, floats(), scores),
                 Stored::F16(keys) => self.float_scores(keys, piece, floats(), scores),
                 Stored::BF16(keys) => self.float_scores(keys, piece, floats(), scores),
-                Stored::Q8_0(keys) => {
+                Stored::Blocks(keys) => {
                     let blocks = rows(query_blocks, self.cache().keys.dim / BLOCK, &queries);
                     self.quantized_scores(keys, piece, blocks, scores);
                 }
@@ -174,7 +180,7 @@ impl Tile<'_> {
                 Stored::F32(values) => self.weighted_floats(values, piece, weights, sums),
                 Stored::F16(values) => self.weighted_floats(values, piece, weights, sums),
                 Stored::BF16(values) => self.weighted_floats(values, piece, weights, sums),
-                Stored::Q8_0(values) => self.weighted_blocks(values, piece, weights, sums),
+                Stored::Blocks(values) => self.weighted_blocks(values, piece, weights, sums),
             }
         }
     }
@@ -222,12 +228,15 @@ impl Tile<'_> {
         *total = self.step.isa.run(Join { values, partial, total: *total, part });
     }
 
-    /// Writes a query's result.
-    pub(super) fn finish(&self, query: usize, values: &[f32], total: Part) {
+    /// Writes a query's result. Sums of rotated values are rotated back.
+    pub(super) fn finish(&self, query: usize, values: &mut [f32], total: Part) {
         let operation = self.operation;
         let (row, head) = self.place(query);
         let row = self.chunk.first_row + row;
         let dim = operation.spec.value_dim;
+        if let Some(width) = self.cache().values.rotation() {
+            self.step.isa.run(Rotate { values: &mut values[..dim], width });
+        }
         let gate = operation.gate_offset.map(|offset| {
             let first = head * operation.query_heads.stride + offset;
             // SAFETY: nobody writes the queries now.
