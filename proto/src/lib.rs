@@ -2,9 +2,10 @@
 //!
 //! Read [`step::Step`] first: one micro-batch on its way down the row of stages. [`frame::Frame`] is a step
 //! with its activations, and [`frame`] says how it looks on a wire. [`memories`] is what a stage tells another one that
-//! takes its layers over. This crate does no I/O, reads no clock,
-//! and knows nothing of devices, schedulers or HTTP.
+//! takes its layers over, and [`entries`] names by content what stages keep in lower tiers. This crate does no I/O, reads
+//! no clock, and knows nothing of devices, schedulers or HTTP.
 
+pub mod entries;
 mod error;
 pub mod frame;
 pub mod ids;
@@ -12,6 +13,7 @@ pub mod memories;
 pub mod sampling;
 pub mod step;
 
+pub use entries::{Entry, EntryKey};
 pub use error::{Error, Result};
 pub use frame::{Activations, Frame, Payload, Reply};
 pub use ids::{Epoch, NodeId, PageId, SessionId, Slot, StepId};
