@@ -156,6 +156,7 @@ pub(crate) async fn warm_up(engine: &Engine) -> Result<()> {
     let prompt = vec![0; engine.model().context.saturating_sub(2).clamp(1, 16)];
     let request = Generate {
         prompt,
+        boundaries: Vec::new(),
         max_tokens: Some(2),
         stop: Vec::new(),
         sampling: SamplingSettings::default(),

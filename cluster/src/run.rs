@@ -30,6 +30,7 @@ async fn answer(engine: &Engine, arguments: &RunArgs) -> Result<()> {
     let prompt = encode(engine, arguments)?;
     let request = Generate {
         prompt,
+        boundaries: Vec::new(),
         max_tokens: arguments.max_tokens,
         stop: arguments.stop.clone(),
         sampling: sampling(arguments),

@@ -12,7 +12,7 @@ use actix::{Actor, Addr, AsyncContext, Context, Handler, Message, SpawnHandle};
 use paceline_core::coordinator::{Action, Event, Opening};
 use paceline_core::limits::QUEUE;
 use paceline_core::session::{Event as SessionEvent, Goal, Request, TokenGoal};
-use paceline_core::{Coordinator, Session, Wish};
+use paceline_core::{Coordinator, Reuse, Session, Wish};
 use paceline_proto::{Epoch, Frame, Payload, Reply, SessionId, Step};
 use paceline_text::{Detokenizer, TextStream};
 use paceline_transport::FrameSender;
@@ -162,7 +162,7 @@ impl CoordinatorActor {
     fn perform(&mut self, action: Action) -> Option<Event> {
         match action {
             Action::Send { step, rows } => self.send(step, &rows),
-            Action::Opened { session } => self.tell(session, SessionEvent::Opened),
+            Action::Opened { session, reuse } => self.tell(session, SessionEvent::Opened(reuse)),
             Action::Still { pages, slots } => {
                 self.is_still(Still { pages, slots });
                 None
@@ -273,7 +273,12 @@ impl CoordinatorActor {
             context: self.card.borrow().context,
         });
         let span = debug_span!("session", id = %id, prompt_tokens = request.prompt.len());
-        let core = Session::new(Request { prompt: request.prompt, sampling: request.sampling, goal });
+        let core = Session::new(Request {
+            prompt: request.prompt,
+            boundaries: request.boundaries,
+            sampling: request.sampling,
+            goal,
+        });
         Ok(SessionActor {
             id,
             core,
@@ -334,7 +339,7 @@ struct Start {
     id: SessionId,
     request: Generate,
     updates: mpsc::Sender<Update>,
-    admitted: oneshot::Sender<Result<()>>,
+    admitted: oneshot::Sender<Result<Reuse>>,
 }
 
 impl Handler<Start> for CoordinatorActor {
@@ -359,9 +364,10 @@ impl Sessions for Addr<CoordinatorActor> {
             let (admitted, admission) = oneshot::channel();
             let id = SessionId(Uuid::now_v7());
             // Made before the first await: if this future is dropped, the session sees its client leave.
-            let generation = Generation { session: id, updates: receiver };
+            let mut generation = Generation { session: id, reuse: Reuse::default(), updates: receiver };
             address.send(Start { id, request, updates, admitted }).await.map_err(|_| Error::ShuttingDown)??;
-            admission.await.map_err(|_| Error::Lost { reason: "the session ended unexpectedly".to_owned() })??;
+            generation.reuse =
+                admission.await.map_err(|_| Error::Lost { reason: "the session ended unexpectedly".to_owned() })??;
             Ok(generation)
         })
     }

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+pub use paceline_core::reuse::{Missed, Reuse, Tier};
 pub use paceline_core::session::Usage;
 use paceline_proto::{Logprobs, SamplingSettings, SessionId};
 use paceline_text::{ChatTemplate, Tokenizer};
@@ -41,6 +42,9 @@ pub struct ModelCard {
 pub struct Generate {
     /// The prompt; never empty.
     pub prompt: Vec<u32>,
+    /// How many of its tokens come before places where other prompts are likely to branch off: where it is worth keeping a
+    /// state. Advice: anything is allowed, and positions outside the prompt are ignored.
+    pub boundaries: Vec<usize>,
     /// The most tokens to generate; without it, until the context is full.
     pub max_tokens: Option<usize>,
     /// Texts that end the answer; they are not part of it.
@@ -84,6 +88,8 @@ pub struct Finished {
     pub text: String,
     /// Counts.
     pub usage: Usage,
+    /// What of the prompt was known when it was first admitted, and why not more.
+    pub reuse: Reuse,
     /// Times.
     pub timings: Timings,
 }
@@ -115,6 +121,8 @@ pub struct Timings {
 pub struct Generation {
     /// Its session.
     pub session: SessionId,
+    /// What of the prompt was known when it was admitted, and why not more.
+    pub reuse: Reuse,
     /// What happens, in order; ends after [`Update::Finished`] or [`Update::Failed`].
     pub updates: mpsc::Receiver<Update>,
 }

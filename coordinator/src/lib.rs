@@ -14,8 +14,8 @@ mod switching;
 pub mod testing;
 
 pub use engine::{
-    Engine, FinishReason, Finished, Generate, Generation, ModelCard, StageStatus, Status, Timings, TokenUpdate, Update,
-    Usage,
+    Engine, FinishReason, Finished, Generate, Generation, Missed, ModelCard, Reuse, StageStatus, Status, Tier, Timings,
+    TokenUpdate, Update, Usage,
 };
 pub use error::{Error, Result};
 pub use placement::{Health, LinkCard, Placed, PlacementError, Service, Shards, StageCard};

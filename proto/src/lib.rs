@@ -20,6 +20,6 @@ pub use ids::{Epoch, NodeId, PageId, SessionId, Slot, StepId};
 pub use memories::{MemoryHead, MemoryRequest, OpenSession, SamplerMemory, SessionSampler};
 pub use sampling::SamplingSettings;
 pub use step::{
-    Chunk, ChunkInput, ChunkResult, Logprobs, Operation, Outcome, SampledToken, StageTime, Step, StepDone,
+    Chunk, ChunkInput, ChunkResult, Logprobs, Operation, Outcome, Reused, SampledToken, StageTime, Step, StepDone,
     TokenLogprob, Wanted,
 };

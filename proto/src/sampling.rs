@@ -33,6 +33,29 @@ pub struct SamplingSettings {
     pub logprobs: Option<u32>,
 }
 
+impl SamplingSettings {
+    /// Whether the choice of a token depends on the tokens before it.
+    pub fn has_penalties(&self) -> bool {
+        self.repetition_penalty != 1.0 || self.has_penalties_on_generated()
+    }
+
+    /// How many of the last of `tokens` tokens the penalties look at, where those from position `generated_from` on count
+    /// as generated.
+    pub fn tokens_seen(&self, tokens: usize, generated_from: usize) -> usize {
+        let window = match self.penalty_window as usize {
+            _ if self.repetition_penalty == 1.0 => 0,
+            0 => tokens,
+            window => window.min(tokens),
+        };
+        let generated = if self.has_penalties_on_generated() { tokens.saturating_sub(generated_from) } else { 0 };
+        window.max(generated)
+    }
+
+    fn has_penalties_on_generated(&self) -> bool {
+        self.frequency_penalty != 0.0 || self.presence_penalty != 0.0
+    }
+}
+
 impl Default for SamplingSettings {
     fn default() -> Self {
         Self {
@@ -50,5 +73,26 @@ impl Default for SamplingSettings {
             choice: 0,
             logprobs: None,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn penalties_see_their_window_and_all_that_was_generated() {
+        let seen = |repetition_penalty: f32, presence_penalty: f32, penalty_window: u32| {
+            let others = SamplingSettings::default();
+            let settings = SamplingSettings { repetition_penalty, presence_penalty, penalty_window, ..others };
+            (settings.has_penalties(), settings.tokens_seen(100, 70))
+        };
+        assert_eq!(seen(1.0, 0.0, 64), (false, 0));
+        assert_eq!(seen(1.5, 0.0, 0), (true, 100));
+        assert_eq!(seen(1.5, 0.0, 8), (true, 8));
+        assert_eq!(seen(1.5, 0.0, 200), (true, 100));
+        assert_eq!(seen(1.0, 0.5, 64), (true, 30));
+        assert_eq!(seen(1.5, 0.5, 64), (true, 64));
+        assert_eq!(seen(1.5, 0.5, 8), (true, 30));
     }
 }

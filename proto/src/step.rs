@@ -35,6 +35,8 @@ pub enum Operation {
         /// The tokens before this position are its prompt's. Those from there on count as generated, also where it is
         /// given them as input, because the row that generated them is gone.
         generated_from: u32,
+        /// What the tail must know of tokens that are not run.
+        reused: Reused,
     },
     /// Appends pages to a session's page table.
     Grant {
@@ -62,6 +64,15 @@ pub enum Operation {
         /// To this slot.
         to: Slot,
     },
+}
+
+/// The first tokens of a session, where their pages and their state come from elsewhere and nobody runs them.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Reused {
+    /// How many: the session's first chunk starts here.
+    pub tokens: u32,
+    /// The last of them, as many as the session's penalties look at; see [`SamplingSettings::tokens_seen`].
+    pub last: Vec<u32>,
 }
 
 /// Consecutive tokens of one session that run in one step.

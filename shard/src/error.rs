@@ -43,6 +43,16 @@ pub enum Error {
         /// Whose.
         session: SessionId,
     },
+    /// More tokens are told than the session is said to have.
+    #[error("session {session} reuses {tokens} tokens, and {told} of them are told")]
+    Reused {
+        /// Whose.
+        session: SessionId,
+        /// How many it has.
+        tokens: usize,
+        /// How many are told.
+        told: usize,
+    },
     /// A chunk refers to a token that was never sampled.
     #[error("step {step} sampled no token for session {session}")]
     NotSampled {

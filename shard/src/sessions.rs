@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 
 use paceline_compute::device::{MemoryOperation, MemorySpec};
-use paceline_proto::{OpenSession, Operation, PageId, SessionId, Slot, StepId};
+use paceline_proto::{OpenSession, Operation, PageId, Reused, SessionId, Slot, StepId};
 
 use crate::{Error, Result};
 
@@ -36,7 +36,10 @@ impl SessionTable {
     /// Applies an operation of a step, and returns what the device has to do for it.
     pub(crate) fn apply(&mut self, operation: &Operation) -> Result<Option<MemoryOperation>> {
         match operation {
-            Operation::Open { session, slot, .. } => self.open(*session, slot.0 as usize).map(Some),
+            Operation::Open { session, slot, reused, .. } => {
+                self.check(*session, reused)?;
+                self.open(*session, slot.0 as usize).map(Some)
+            }
             Operation::Grant { session, pages } => {
                 self.grant(*session, pages)?;
                 Ok(None)
@@ -85,6 +88,19 @@ impl SessionTable {
         self.grant(session, pages)
     }
 
+    /// What is told of tokens that are not run must be possible here, and no more than they are.
+    fn check(&self, session: SessionId, reused: &Reused) -> Result<()> {
+        let (tokens, told) = (reused.tokens as usize, reused.last.len());
+        let limit = self.memory.pages.saturating_mul(self.memory.page_tokens);
+        if tokens > limit {
+            return Err(Error::OverLimit { what: "reused tokens of a session", found: tokens, limit });
+        }
+        if told > tokens {
+            return Err(Error::Reused { session, tokens, told });
+        }
+        Ok(())
+    }
+
     fn open(&mut self, session: SessionId, slot: usize) -> Result<MemoryOperation> {
         if self.has(session) {
             return Err(Error::OpenTwice { session });
@@ -122,7 +138,7 @@ impl SessionTable {
 #[cfg(test)]
 mod tests {
     use paceline_gguf::KvType;
-    use paceline_proto::{SamplingSettings, Slot};
+    use paceline_proto::{Reused, SamplingSettings, Slot};
     use uuid::Uuid;
 
     use super::*;
@@ -143,7 +159,13 @@ mod tests {
 
     fn open(number: u128, slot: u32) -> Operation {
         let sampling = Box::new(SamplingSettings::default());
-        Operation::Open { session: session(number), slot: Slot(slot), sampling, generated_from: 0 }
+        Operation::Open {
+            session: session(number),
+            slot: Slot(slot),
+            sampling,
+            generated_from: 0,
+            reused: Reused::default(),
+        }
     }
 
     fn grant(number: u128, pages: &[u32]) -> Operation {
@@ -162,6 +184,24 @@ mod tests {
         assert!(matches!(table.apply(&open(1, 2)), Err(Error::OpenTwice { .. })));
         table.apply(&Operation::Close { session: session(1) }).expect("open");
         assert!(table.apply(&Operation::Close { session: session(1) }).is_err());
+    }
+
+    #[test]
+    fn reused_tokens_have_room_and_are_at_least_those_that_are_told() {
+        let mut table = SessionTable::new(MEMORY);
+        let open = |number, tokens, told: usize| {
+            let (session, sampling) = (session(number), Box::new(SamplingSettings::default()));
+            let reused = Reused { tokens, last: vec![7; told] };
+            Operation::Open { session, slot: Slot(number as u32), sampling, generated_from: 0, reused }
+        };
+        for tokens in [161, u32::MAX] {
+            assert!(matches!(table.apply(&open(1, tokens, 0)), Err(Error::OverLimit { limit: 160, .. })));
+        }
+        let told = table.apply(&open(1, 3, 4)).expect_err("4 of 3");
+        assert!(matches!(told, Error::Reused { tokens: 3, told: 4, .. }), "{told}");
+        assert!(!table.has(session(1)));
+        table.apply(&open(1, 160, 160)).expect("all of them");
+        table.apply(&open(2, 3, 0)).expect("none of them");
     }
 
     #[test]

@@ -183,10 +183,10 @@ impl Stage {
             self.loaded.apply(work)?;
         }
         match operation {
-            Operation::Open { session, sampling, generated_from, .. } => {
+            Operation::Open { session, sampling, generated_from, reused, .. } => {
                 self.open.open(*session);
                 if self.place.last {
-                    self.tail.open(*session, sampling, *generated_from)?;
+                    self.tail.open(*session, sampling, *generated_from, reused)?;
                 }
             }
             Operation::Close { session } => {

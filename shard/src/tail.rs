@@ -6,7 +6,7 @@ use std::collections::HashMap;
 use paceline_compute::LoadedStage;
 use paceline_compute::program::{Buffer, Program};
 use paceline_proto::{
-    Chunk, ChunkInput, ChunkResult, Outcome, SamplingSettings, SessionId, SessionSampler, StepId, Wanted,
+    Chunk, ChunkInput, ChunkResult, Outcome, Reused, SamplingSettings, SessionId, SessionSampler, StepId, Wanted,
 };
 use paceline_sampling::Sampler;
 
@@ -41,9 +41,19 @@ impl Tail {
         Self { outputs, samplers: HashMap::new(), row: Vec::new() }
     }
 
-    pub(crate) fn open(&mut self, session: SessionId, settings: &SamplingSettings, generated_from: u32) -> Result<()> {
+    /// `reused` is checked already.
+    pub(crate) fn open(
+        &mut self,
+        session: SessionId,
+        settings: &SamplingSettings,
+        generated_from: u32,
+        reused: &Reused,
+    ) -> Result<()> {
         let vocabulary = self.outputs()?.vocabulary;
-        let sampler = Sampler::resume(settings.clone(), vocabulary, generated_from).map_err(|error| error.to_string());
+        let known_from = reused.tokens - reused.last.len() as u32;
+        let sampler = Sampler::resume(settings.clone(), vocabulary, generated_from)
+            .and_then(|mut sampler| sampler.observe(known_from, &reused.last).map(|()| sampler))
+            .map_err(|error| error.to_string());
         self.samplers.insert(session, sampler);
         Ok(())
     }

@@ -5,7 +5,8 @@ mod scene;
 
 use paceline_compute::Error as DeviceError;
 use paceline_proto::{
-    Chunk, ChunkInput, Epoch, Frame, Operation, Outcome, PageId, Payload, SamplingSettings, Slot, StepId, Wanted,
+    Chunk, ChunkInput, Epoch, Frame, Operation, Outcome, PageId, Payload, Reused, SamplingSettings, Slot, StepId,
+    Wanted,
 };
 use paceline_shard::{Error, Passed, Stage};
 use proptest::prelude::*;
@@ -129,9 +130,21 @@ fn memory_that_does_not_exist_is_refused() {
         let error = |operation: Operation| refused(scene, 1, |frame| frame.step.operations.push(operation));
         let open = |number, slot| {
             let sampling = Box::new(SamplingSettings::default());
-            Operation::Open { session: session(number), slot: Slot(slot), sampling, generated_from: 0 }
+            Operation::Open {
+                session: session(number),
+                slot: Slot(slot),
+                sampling,
+                generated_from: 0,
+                reused: Reused::default(),
+            }
         };
         let grant = |number, pages: Vec<PageId>| Operation::Grant { session: session(number), pages };
+        let reusing = |tokens, told| {
+            let (sampling, reused) = (Box::default(), Reused { tokens, last: vec![0; told] });
+            Operation::Open { session: session(3), slot: Slot(2), sampling, generated_from: 0, reused }
+        };
+        assert!(matches!(error(reusing(u32::MAX, 0)), Error::OverLimit { what: "reused tokens of a session", .. }));
+        assert!(matches!(error(reusing(4, 5)), Error::Reused { tokens: 4, told: 5, .. }));
         assert!(matches!(error(open(1, 3)), Error::OpenTwice { .. }));
         assert!(matches!(error(open(3, 0)), Error::SlotTaken { slot: 0, .. }));
         assert!(matches!(error(open(3, u32::MAX)), Error::OverLimit { what: "state slots", .. }));
@@ -165,7 +178,13 @@ fn more_wanted_rows_than_reserved_are_refused_at_the_tail() {
         let error = refused(scene, 0, |frame| {
             let chunk = frame.step.chunks[0].clone();
             let sampling = Box::new(SamplingSettings::default());
-            let open = Operation::Open { session: session(3), slot: Slot(2), sampling, generated_from: 0 };
+            let open = Operation::Open {
+                session: session(3),
+                slot: Slot(2),
+                sampling,
+                generated_from: 0,
+                reused: Reused::default(),
+            };
             let grant = Operation::Grant { session: session(3), pages: vec![PageId(6)] };
             frame.step.operations.extend([open, grant]);
             frame.step.chunks.push(Chunk { session: session(3), ..chunk });
@@ -238,7 +257,9 @@ impl Change {
                     logprobs: Some(other),
                     ..SamplingSettings::default()
                 };
-                Operation::Open { session, slot: Slot(one), sampling: Box::new(sampling), generated_from: other }
+                let reused = Reused { tokens: other % 99, last: vec![one; self.length % 99] };
+                let (slot, sampling) = (Slot(one), Box::new(sampling));
+                Operation::Open { session, slot, sampling, generated_from: other, reused }
             }
             2 => Operation::Grant { session, pages: self.numbers.map(PageId).into() },
             3 => Operation::Grant { session, pages: vec![PageId(one % 8); self.length] },

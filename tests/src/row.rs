@@ -117,7 +117,7 @@ impl Row {
             max_tokens: Some(tokens),
             context: self.context,
         });
-        let core = Session::new(Request { prompt: prompt.to_vec(), sampling, goal });
+        let core = Session::new(Request { prompt: prompt.to_vec(), boundaries: Vec::new(), sampling, goal });
         self.talks.insert(id, Talk { core, answer: Answer::default() });
         self.tell(id, SessionEvent::Begin);
         id
@@ -243,7 +243,7 @@ impl Row {
                 Action::Send { step, .. } => {
                     self.under_way.push_back(Frame { step, payload: Payload::empty(), times: Vec::new() });
                 }
-                Action::Opened { session } => self.tell(session, SessionEvent::Opened),
+                Action::Opened { session, reuse } => self.tell(session, SessionEvent::Opened(reuse)),
                 Action::Interrupted { session } => self.tell(session, SessionEvent::Interrupted),
                 Action::Outcome { session, outcome, position } => {
                     self.tell(session, SessionEvent::Outcome { outcome, position });

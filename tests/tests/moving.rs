@@ -10,8 +10,8 @@ use paceline_compute::device::{Device, MemorySpec};
 use paceline_gguf::{Gguf, KvType, ModelShape};
 use paceline_model::StageLayers;
 use paceline_proto::{
-    Chunk, ChunkInput, Epoch, Frame, MemoryHead, MemoryRequest, Operation, Outcome, PageId, Payload, SamplingSettings,
-    SessionId, Slot, Step, StepId, Wanted,
+    Chunk, ChunkInput, Epoch, Frame, MemoryHead, MemoryRequest, Operation, Outcome, PageId, Payload, Reused,
+    SamplingSettings, SessionId, Slot, Step, StepId, Wanted,
 };
 use paceline_shard::{Error, Feedback, Passed, Place, SharedStage, Stage, Taking, give};
 use paceline_tests::models::model;
@@ -154,7 +154,10 @@ fn opening(index: usize, talk: &Talk) -> [Operation; 2] {
     let pages = (0..PAGES / 3).rev().map(|page| PageId(page * 3 + index as u32)).collect();
     let generated_from = talk.tokens.len() as u32;
     let sampling = Box::new(sampling(index));
-    [Operation::Open { session, slot, sampling, generated_from }, Operation::Grant { session, pages }]
+    [
+        Operation::Open { session, slot, sampling, generated_from, reused: Reused::default() },
+        Operation::Grant { session, pages },
+    ]
 }
 
 /// The next chunk of a session, which then counts as read.

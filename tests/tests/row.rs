@@ -6,8 +6,8 @@ use std::sync::Arc;
 use paceline_core::session::FinishReason;
 use paceline_gguf::{Gguf, KvType};
 use paceline_proto::{
-    Chunk, ChunkInput, Epoch, Frame, Operation, Outcome, PageId, Payload, SamplingSettings, SessionId, Slot, Step,
-    StepId, Wanted,
+    Chunk, ChunkInput, Epoch, Frame, Operation, Outcome, PageId, Payload, Reused, SamplingSettings, SessionId, Slot,
+    Step, StepId, Wanted,
 };
 use paceline_tests::golden::{Golden, distance};
 use paceline_tests::model_run::{Layout, ModelRun, cpu};
@@ -267,7 +267,13 @@ fn rows_of_vectors_travel_like_tokens() {
         let operations = if index == 0 {
             let pages = (0..4).map(PageId).collect();
             vec![
-                Operation::Open { session, slot: Slot(0), sampling: sampling.clone(), generated_from: 0 },
+                Operation::Open {
+                    session,
+                    slot: Slot(0),
+                    sampling: sampling.clone(),
+                    generated_from: 0,
+                    reused: Reused::default(),
+                },
                 Operation::Grant { session, pages },
             ]
         } else {

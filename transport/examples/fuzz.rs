@@ -8,8 +8,8 @@ use std::time::Instant;
 use bytes::Bytes;
 use paceline_proto::{
     Activations, Chunk, ChunkInput, ChunkResult, Epoch, Frame, Logprobs, MemoryHead, MemoryRequest, NodeId,
-    OpenSession, Operation, Outcome, PageId, Payload, Reply, SampledToken, SamplerMemory, SamplingSettings, SessionId,
-    SessionSampler, Slot, StageTime, Step, StepDone, StepId, TokenLogprob, Wanted,
+    OpenSession, Operation, Outcome, PageId, Payload, Reply, Reused, SampledToken, SamplerMemory, SamplingSettings,
+    SessionId, SessionSampler, Slot, StageTime, Step, StepDone, StepId, TokenLogprob, Wanted,
 };
 use paceline_transport::hello::{ANSWER_BYTES, Answer, HELLO_BYTES, Hello, Purpose, Refusal};
 use paceline_transport::{LinkKey, LinkSettings, MoveKey};
@@ -109,7 +109,13 @@ fn bases() -> Vec<Vec<u8>> {
     let session = SessionId(Uuid::from_u128(77));
     let sampling = SamplingSettings { logit_bias: vec![(1, 2.0); 9], banned: vec![7; 20], ..Default::default() };
     let operations = vec![
-        Operation::Open { session, slot: Slot(3), sampling: Box::new(sampling), generated_from: 7 },
+        Operation::Open {
+            session,
+            slot: Slot(3),
+            sampling: Box::new(sampling),
+            generated_from: 7,
+            reused: Reused::default(),
+        },
         Operation::Grant { session, pages: (0..40).map(PageId).collect() },
         Operation::CopyPage { from: PageId(1), to: PageId(2) },
         Operation::Close { session },

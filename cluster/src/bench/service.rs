@@ -200,6 +200,7 @@ fn prompt(engine: &Engine, tokens: usize, number: usize) -> Vec<u32> {
 async fn answer(engine: &Engine, prompt: Vec<u32>, tokens: usize) -> Result<Finished> {
     let request = Generate {
         prompt,
+        boundaries: Vec::new(),
         max_tokens: Some(tokens),
         stop: Vec::new(),
         sampling: SamplingSettings::default(),

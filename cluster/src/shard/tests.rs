@@ -11,8 +11,8 @@ use paceline_control::{
 };
 use paceline_gguf::{Gguf, ModelShape};
 use paceline_proto::{
-    Activations, Chunk, ChunkInput, Epoch, Frame, NodeId, Operation, Outcome, PageId, Payload, Reply, SamplingSettings,
-    SessionId, Slot, Step, StepId, Wanted,
+    Activations, Chunk, ChunkInput, Epoch, Frame, NodeId, Operation, Outcome, PageId, Payload, Reply, Reused,
+    SamplingSettings, SessionId, Slot, Step, StepId, Wanted,
 };
 use paceline_transport::identity::{Authority, Identity, NodeKey, Role};
 use paceline_transport::{Endpoint, Expected, FrameSender, LinkKey, LinkSender, LinkSettings, Route, Target};
@@ -305,7 +305,10 @@ impl Talks {
         let (session, slot) = (session(index), Slot(1 - index as u32));
         let generated_from = self.tokens[index].len() as u32;
         let pages = (0..PAGES / 2).map(|page| PageId(page * 2 + index as u32)).collect();
-        [Operation::Open { session, slot, sampling, generated_from }, Operation::Grant { session, pages }]
+        [
+            Operation::Open { session, slot, sampling, generated_from, reused: Reused::default() },
+            Operation::Grant { session, pages },
+        ]
     }
 
     /// Runs a step of both sessions through a row.

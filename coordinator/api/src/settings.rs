@@ -84,6 +84,7 @@ impl Settings {
     pub(crate) fn generate(&self, prompt: &[u32], choice: usize) -> Generate {
         Generate {
             prompt: prompt.to_vec(),
+            boundaries: Vec::new(),
             max_tokens: self.max_tokens,
             stop: self.stop.clone(),
             sampling: SamplingSettings { choice: choice as u32, ..self.sampling.clone() },

@@ -109,7 +109,7 @@ fn rate(tokens: usize, time: Duration) -> f64 {
 
 #[cfg(test)]
 mod tests {
-    use paceline_coordinator::{FinishReason, Timings as EngineTimings, Usage as EngineUsage};
+    use paceline_coordinator::{FinishReason, Reuse, Timings as EngineTimings, Usage as EngineUsage};
 
     use super::*;
 
@@ -118,6 +118,7 @@ mod tests {
             reason: FinishReason::Length,
             text: String::new(),
             usage: EngineUsage { prompt_tokens: 10, completion_tokens, cached_tokens: 4 },
+            reuse: Reuse::default(),
             timings: EngineTimings { queued: Duration::ZERO, prefill: Duration::from_millis(3), decode },
         }
     }

@@ -1,14 +1,16 @@
 //! The coordinator's core: who runs, who waits, and what goes into the next step.
 //!
 //! Read [`Coordinator::on`]. The way of a session: `Open` puts it into the admission queue; when a slot and pages
-//! for all its tokens are free it is `Opened`; each `Want` brings tokens that it wants run; the scheduler cuts them
+//! for its tokens are free it is `Opened`; each `Want` brings tokens that it wants run; the scheduler cuts them
 //! into chunks and sends steps while credits last; a step's `Done` returns its credit and brings outcomes; `Leave`
-//! ends it, wherever it is. `coordinator/compose.rs` says how a step's chunks are chosen, `coordinator/running.rs`
+//! ends it, wherever it is. `coordinator/compose.rs` says how a step's chunks are chosen, `coordinator/growing.rs` how
+//! sessions get pages as they grow, `coordinator/running.rs`
 //! how run-ahead works, `coordinator/restoring.rs` how sessions outlive their row, `coordinator/switching.rs` how another
 //! row takes over while they run.
 
 mod admission;
 mod compose;
+mod growing;
 mod overdue;
 mod pace;
 mod restoring;
@@ -19,6 +21,7 @@ mod switching;
 mod tests;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::sync::Arc;
 use std::time::Duration;
 
 use paceline_proto::{
@@ -31,6 +34,7 @@ pub use status::{Accounts, StageTotals, Status};
 
 use crate::limits::Limits;
 use crate::pages::PagePool;
+use crate::reuse::Reuse;
 use crate::slots::Slots;
 use admission::Waiting;
 use compose::InFlight;
@@ -102,8 +106,11 @@ pub enum Event {
 /// What a session asks for when it opens.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Opening {
-    /// Tokens that it has: until so many are sent, its chunks count as prefill.
-    pub tokens: usize,
+    /// All tokens that it has: until they are sent, its chunks count as prefill.
+    pub tokens: Arc<[u32]>,
+    /// How many of these tokens come before places where others are likely to branch off, ascending: where it is worth
+    /// keeping a state. Advice; what lies outside the tokens is ignored.
+    pub boundaries: Arc<[usize]>,
     /// Of these, the tokens of its prompt; the others it got before it was interrupted.
     pub prompt_tokens: usize,
     /// The most tokens it will ever have, prompt and answer together.
@@ -121,6 +128,8 @@ pub enum Action {
     Opened {
         /// Whose.
         session: SessionId,
+        /// What of its tokens need not be run: it is to want those after the cached ones.
+        reuse: Reuse,
     },
     /// The session will not run.
     Refused {
@@ -157,7 +166,7 @@ pub enum Action {
         /// Slots in use, in ascending order.
         slots: Vec<Slot>,
     },
-    /// The session's row is over. It keeps its place, and is to open again with all the tokens it has; what it wants
+    /// The session's row is over, or it makes room for those before it. It keeps its place, and is to open again with all the tokens it has; what it wants
     /// until then is ignored.
     Interrupted {
         /// Whose.
@@ -376,7 +385,7 @@ impl Coordinator {
 
     /// When to send a `Tick` if nothing else happens before. To be asked anew after every event.
     pub fn deadline(&self, now: Duration) -> Option<Duration> {
-        let queue = self.waiting.values().map(|waiting| waiting.due(&self.limits));
+        let queue = self.waiting.values().filter_map(|waiting| waiting.due(&self.limits));
         let gather = self.unanswered.iter().map(|(since, _)| *since + self.limits.gather).find(|end| *end > now);
         queue.chain(gather).chain(self.overdue_at()).min()
     }

@@ -10,9 +10,11 @@ pub mod limits;
 pub mod membership;
 pub mod pages;
 pub mod planner;
+pub mod reuse;
 pub mod session;
 mod slots;
 
 pub use coordinator::{Coordinator, Input, Loss, Refusal, Wish};
 pub use limits::Limits;
+pub use reuse::{Missed, Reuse, Tier};
 pub use session::Session;

@@ -18,6 +18,9 @@ pub const STEP_DEADLINE: Duration = Duration::from_secs(30);
 pub const STEP_PATIENCE: u32 = 20;
 /// While it is not known what steps take, so many times the deadline in addition.
 pub const FIRST_STEPS: u32 = 20;
+/// Tokens for which a session reserves pages when it is admitted, on top of those it has: a short answer then never waits
+/// for a page, and one that was paused goes on for a while before it may be again. More would only stand idle.
+pub const GROWTH_TOKENS: usize = 256;
 /// Steps in flight per stage: one that computes and one that waits behind it, so that no stage idles while a
 /// result travels. More would only add to the time to the next token.
 pub const CREDITS_PER_STAGE: usize = 2;
@@ -51,6 +54,8 @@ pub struct Limits {
     pub page_tokens: usize,
     /// Tokens of one session, prompt and answer together.
     pub context: usize,
+    /// Tokens for which a session reserves pages when it is admitted, on top of those it has.
+    pub growth_tokens: usize,
     /// Sessions that wait for a place; more are refused.
     pub queue: usize,
     /// How long a session may wait for a place.
@@ -100,6 +105,7 @@ impl Limits {
             pages,
             page_tokens,
             context,
+            growth_tokens: GROWTH_TOKENS,
             queue: QUEUE,
             queue_deadline: QUEUE_DEADLINE,
             restore_deadline: RESTORE_DEADLINE,

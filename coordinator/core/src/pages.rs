@@ -1,8 +1,8 @@
 //! The page pool: the one place where references to pages change.
 //!
-//! A page is free or used. A session *reserves* as many pages as it may ever need when it is admitted, so that it
-//! never fails half way, and is *granted* them one by one as its tokens come. A reservation names no page; it only
-//! keeps that many of the free ones from being promised twice.
+//! A page is free or used. A session *reserves* pages for the tokens it has and a few more when it is admitted, more of
+//! them when these are used up, and is *granted* them one by one as its tokens come. A reservation names no page; it
+//! only keeps that many of the free ones from being promised twice.
 
 use paceline_proto::PageId;
 
@@ -58,6 +58,17 @@ impl PagePool {
         }
         self.reserved += pages;
         Some(PageTable { pages: Vec::new(), reserved: pages })
+    }
+
+    /// Promises `pages` more pages to `table`, if so many are free and not promised to others; says whether it did.
+    #[must_use = "without the promise there is nothing to grant"]
+    pub fn promise(&mut self, table: &mut PageTable, pages: usize) -> bool {
+        let promised = pages <= self.available();
+        if promised {
+            table.reserved += pages;
+            self.reserved += pages;
+        }
+        promised
     }
 
     /// Grants `pages` of the pages promised to `table`, and returns them.

@@ -11,16 +11,20 @@
 mod tests;
 
 use std::collections::BTreeSet;
+use std::sync::Arc;
 
 use paceline_proto::{Outcome, SampledToken, SamplingSettings, Wanted};
 
 use crate::coordinator::{Input, Loss, Opening, Refusal, Wish};
+use crate::reuse::Reuse;
 
 /// What a session is to do.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Request {
     /// The prompt.
     pub prompt: Vec<u32>,
+    /// How many of its tokens come before places where other prompts are likely to branch off. Advice; in any order.
+    pub boundaries: Vec<usize>,
     /// How the tail chooses tokens.
     pub sampling: SamplingSettings,
     /// What to produce.
@@ -56,8 +60,8 @@ pub struct TokenGoal {
 pub enum Event {
     /// Begin.
     Begin,
-    /// The coordinator gave it a place.
-    Opened,
+    /// The coordinator gave it a place, and knows some of its tokens already.
+    Opened(Reuse),
     /// The row in which it had its place is over: whatever it wanted and has not got will never come.
     Interrupted,
     /// The coordinator will not run it.
@@ -111,6 +115,8 @@ pub struct Finish {
     pub end_token: Option<SampledToken>,
     /// What it took.
     pub usage: Usage,
+    /// What it found when it was first let in; nothing if it never was.
+    pub reuse: Reuse,
 }
 
 impl Finish {
@@ -164,7 +170,10 @@ pub struct Session {
     /// The prompt, and every new token but the one that ends it.
     tokens: Vec<u32>,
     prompt_tokens: usize,
+    boundaries: Arc<[usize]>,
     sampling: SamplingSettings,
+    /// When it was first let in.
+    reuse: Option<Reuse>,
     completion_tokens: usize,
     full: bool,
     /// What to want when there is room again.
@@ -174,7 +183,10 @@ pub struct Session {
 impl Session {
     /// A session that waits for [`Event::Begin`].
     pub fn new(request: Request) -> Self {
-        let Request { prompt, mut sampling, goal } = request;
+        let Request { prompt, mut boundaries, mut sampling, goal } = request;
+        boundaries.retain(|boundary| (1..=prompt.len()).contains(boundary));
+        boundaries.sort_unstable();
+        boundaries.dedup();
         if let Goal::Tokens(tokens) = &goal
             && tokens.ignore_end
         {
@@ -185,7 +197,9 @@ impl Session {
             goal,
             prompt_tokens: prompt.len(),
             tokens: prompt,
+            boundaries: boundaries.into(),
             sampling,
+            reuse: None,
             completion_tokens: 0,
             full: false,
             postponed: None,
@@ -197,7 +211,7 @@ impl Session {
         match (self.state, event) {
             (State::Ended, _) => {}
             (State::New, Event::Begin) => self.begin(actions),
-            (State::Waiting, Event::Opened) => self.opened(actions),
+            (State::Waiting, Event::Opened(reuse)) => self.opened(reuse, actions),
             (State::Waiting, Event::Refused(refusal)) => self.finish(FinishReason::Refused(refusal), None, actions),
             (State::Running, Event::Outcome { outcome, position }) => self.outcome(outcome, position, actions),
             (State::Running, Event::Interrupted) => self.interrupted(actions),
@@ -233,7 +247,8 @@ impl Session {
     fn open(&mut self, again: bool, actions: &mut Vec<Action>) {
         self.state = State::Waiting;
         actions.push(Action::Open(Opening {
-            tokens: self.tokens.len(),
+            tokens: self.tokens.as_slice().into(),
+            boundaries: Arc::clone(&self.boundaries),
             prompt_tokens: self.prompt_tokens,
             token_limit: self.token_limit(),
             sampling: Box::new(self.sampling.clone()),
@@ -241,10 +256,11 @@ impl Session {
         }));
     }
 
-    fn opened(&mut self, actions: &mut Vec<Action>) {
+    fn opened(&mut self, reuse: Reuse, actions: &mut Vec<Action>) {
         self.state = State::Running;
+        self.reuse.get_or_insert(reuse);
         let wanted = if self.goal == Goal::Vector { Wanted::Vector } else { Wanted::Sample };
-        self.want(Wish { input: Input::Tokens(self.tokens.clone()), wanted }, actions);
+        self.want(Wish { input: Input::Tokens(self.tokens[reuse.cached..].to_vec()), wanted }, actions);
     }
 
     /// Everything that is known of the answer so far is in the tokens.
@@ -312,9 +328,13 @@ impl Session {
 
     fn finish(&mut self, reason: FinishReason, end_token: Option<SampledToken>, actions: &mut Vec<Action>) {
         self.state = State::Ended;
-        let usage =
-            Usage { prompt_tokens: self.prompt_tokens, completion_tokens: self.completion_tokens, cached_tokens: 0 };
-        actions.push(Action::Finish(Finish { reason, end_token, usage }));
+        let reuse = self.reuse.unwrap_or_default();
+        let usage = Usage {
+            prompt_tokens: self.prompt_tokens,
+            completion_tokens: self.completion_tokens,
+            cached_tokens: reuse.cached,
+        };
+        actions.push(Action::Finish(Finish { reason, end_token, usage, reuse }));
     }
 }
 

@@ -168,7 +168,7 @@ impl<'a> Simulation<'a> {
         let Some(client) = self.clients.get_mut(&number) else { return };
         let now = self.events.now();
         match &event {
-            session::Event::Opened if !client.opened => {
+            session::Event::Opened(_) if !client.opened => {
                 client.opened = true;
                 self.tally.queue.add(now - client.visit.arrives);
                 self.tally.prefilling.begin(now);
@@ -260,7 +260,7 @@ impl<'a> Simulation<'a> {
 
     fn perform(&mut self, action: Action) {
         match action {
-            Action::Opened { session } => self.answer(session, session::Event::Opened),
+            Action::Opened { session, reuse } => self.answer(session, session::Event::Opened(reuse)),
             Action::Refused { session, refusal } => self.answer(session, session::Event::Refused(refusal)),
             Action::Send { step, .. } => self.send(step),
             Action::Outcome { session, outcome, position } => {
@@ -347,6 +347,7 @@ fn new_session(visit: &Visit, context: usize) -> Session {
     };
     Session::new(Request {
         prompt: vec![0; visit.prompt],
+        boundaries: Vec::new(),
         sampling: SamplingSettings::default(),
         goal: Goal::Tokens(goal),
     })

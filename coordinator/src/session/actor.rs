@@ -7,8 +7,8 @@ use std::collections::VecDeque;
 use std::time::Instant;
 
 use actix::{Actor, ActorContext, ActorFutureExt, Addr, AsyncContext, Context, Handler, Message, WrapFuture};
-use paceline_core::Session;
 use paceline_core::session::{Action, Event, Finish};
+use paceline_core::{Reuse, Session};
 use paceline_proto::{SampledToken, SessionId};
 use paceline_text::TextStream;
 use tokio::sync::oneshot;
@@ -38,7 +38,7 @@ pub(crate) struct SessionActor {
     pub(crate) coordinator: Addr<CoordinatorActor>,
     pub(crate) outbox: Outbox,
     /// Told once, when the session is admitted or refused.
-    pub(crate) admitted: Option<oneshot::Sender<Result<()>>>,
+    pub(crate) admitted: Option<oneshot::Sender<Result<Reuse>>>,
     pub(crate) times: Times,
     /// Tokens sent to the client.
     pub(crate) tokens: usize,
@@ -98,7 +98,7 @@ impl SessionActor {
         let span = self.span.clone();
         let _entered = span.enter();
         match &event {
-            Event::Opened => self.opened(),
+            Event::Opened(reuse) => self.opened(*reuse),
             Event::Interrupted => debug!(tokens = self.tokens, "session interrupted"),
             Event::Refused(refusal) => self.tell_admission(Err(crate::session::refused(refusal.clone()))),
             Event::Lost(loss) => self.tell_admission(Err(crate::session::lost(loss))),
@@ -144,13 +144,13 @@ impl SessionActor {
         actions.extend(rest);
     }
 
-    fn opened(&mut self) {
+    fn opened(&mut self, reuse: Reuse) {
         // A pause is part of whatever it interrupted.
         self.times.admitted.get_or_insert_with(Instant::now);
-        self.tell_admission(Ok(()));
+        self.tell_admission(Ok(reuse));
     }
 
-    fn tell_admission(&mut self, result: Result<()>) {
+    fn tell_admission(&mut self, result: Result<Reuse>) {
         if let Some(admitted) = self.admitted.take() {
             // If nobody listens any more, the channel of updates is closed as well, which ends the session.
             let _ = admitted.send(result);
@@ -178,7 +178,13 @@ impl SessionActor {
                 let timings = self.times.timings();
                 metrics::finished(&finish.usage, timings);
                 debug!(?reason, tokens = finish.usage.completion_tokens, "session finished");
-                Update::Finished(Finished { reason, text: rest.text, usage: finish.usage, timings })
+                Update::Finished(Finished {
+                    reason,
+                    text: rest.text,
+                    usage: finish.usage,
+                    reuse: finish.reuse,
+                    timings,
+                })
             }
             Err(error) => {
                 debug!(%error, "session ended early");

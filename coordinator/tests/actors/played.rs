@@ -119,6 +119,7 @@ pub(crate) fn service(script: Script) -> (Engine, Control) {
 pub(crate) fn request(tokens: usize) -> Generate {
     Generate {
         prompt: vec![1, 2, 3],
+        boundaries: vec![],
         max_tokens: Some(tokens),
         stop: vec![],
         sampling: SamplingSettings::default(),

@@ -6,17 +6,20 @@ use uuid::Uuid;
 use super::*;
 use crate::ids::{Epoch, PageId, SessionId, Slot, StepId};
 use crate::sampling::SamplingSettings;
-use crate::step::{Chunk, ChunkInput, ChunkResult, Logprobs, Operation, Outcome, SampledToken, TokenLogprob, Wanted};
+use crate::step::{
+    Chunk, ChunkInput, ChunkResult, Logprobs, Operation, Outcome, Reused, SampledToken, TokenLogprob, Wanted,
+};
 
 fn session() -> impl Strategy<Value = SessionId> {
     any::<u128>().prop_map(|bits| SessionId(Uuid::from_u128(bits)))
 }
 
 fn operation() -> impl Strategy<Value = Operation> {
-    let parts = (session(), any::<u32>(), any::<u64>(), 0.0f32..2.0, any::<u32>());
-    let open = parts.prop_map(|(session, slot, seed, temperature, generated_from)| {
+    let reused = (any::<u32>(), prop::collection::vec(any::<u32>(), 0..4));
+    let parts = (session(), any::<u32>(), any::<u64>(), 0.0f32..2.0, any::<u32>(), reused);
+    let open = parts.prop_map(|(session, slot, seed, temperature, generated_from, (tokens, last))| {
         let sampling = Box::new(SamplingSettings { seed, temperature, ..SamplingSettings::default() });
-        Operation::Open { session, slot: Slot(slot), sampling, generated_from }
+        Operation::Open { session, slot: Slot(slot), sampling, generated_from, reused: Reused { tokens, last } }
     });
     let grant = (session(), prop::collection::vec(any::<u32>().prop_map(PageId), 0..5))
         .prop_map(|(session, pages)| Operation::Grant { session, pages });

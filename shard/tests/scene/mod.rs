@@ -10,8 +10,8 @@ use paceline_compute::device::MemorySpec;
 use paceline_gguf::{Gguf, KvType, ModelShape};
 use paceline_model::StageLayers;
 use paceline_proto::{
-    Chunk, ChunkInput, Epoch, Frame, Operation, PageId, Payload, SamplingSettings, SessionId, Slot, Step, StepId,
-    Wanted,
+    Chunk, ChunkInput, Epoch, Frame, Operation, PageId, Payload, Reused, SamplingSettings, SessionId, Slot, Step,
+    StepId, Wanted,
 };
 use paceline_shard::{Feedback, Passed, Place, Stage, feedback};
 use proptest::sample::Index;
@@ -179,6 +179,6 @@ impl Scene {
 fn open(number: u128, slot: u32, pages: &[u32]) -> Vec<Operation> {
     let (session, sampling) = (session(number), Box::new(SamplingSettings::default()));
     let pages = pages.iter().copied().map(PageId).collect();
-    let open = Operation::Open { session, slot: Slot(slot), sampling, generated_from: 0 };
+    let open = Operation::Open { session, slot: Slot(slot), sampling, generated_from: 0, reused: Reused::default() };
     vec![open, Operation::Grant { session, pages }]
 }

@@ -6,7 +6,9 @@ use std::time::Duration;
 
 use paceline_api::ApiConfig;
 use paceline_coordinator::testing::{Call, Played, played_engine};
-use paceline_coordinator::{FinishReason, Finished, Generation, ModelCard, Timings, TokenUpdate, Update, Usage};
+use paceline_coordinator::{
+    FinishReason, Finished, Generation, Missed, ModelCard, Reuse, Timings, TokenUpdate, Update, Usage,
+};
 use paceline_proto::SessionId;
 use paceline_text::{ChatTemplate, TokenKind, Tokenizer, Vocabulary, VocabularyModel};
 use serde_json::Value;
@@ -86,7 +88,7 @@ pub(crate) async fn patient<T>(event: impl Future<Output = T>) -> T {
 pub(crate) fn admit(call: Call) -> mpsc::Sender<Update> {
     let (sender, updates) = mpsc::channel(8);
     let session = SessionId(Uuid::new_v4());
-    call.answer.send(Ok(Generation { session, updates })).expect("the client is gone");
+    call.answer.send(Ok(Generation { session, reuse: Reuse::default(), updates })).expect("the client is gone");
     sender
 }
 
@@ -119,6 +121,7 @@ pub(crate) fn finished(reason: FinishReason, prompt_tokens: usize, completion_to
         reason,
         text: String::new(),
         usage: Usage { prompt_tokens, completion_tokens, cached_tokens: 2 },
+        reuse: Reuse { cached: 2, matched: 2, missed: Some(Missed::New), ..Reuse::default() },
         timings: Timings {
             queued: Duration::from_millis(5),
             prefill: Duration::from_millis(10),

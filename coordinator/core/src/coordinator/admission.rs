@@ -1,8 +1,8 @@
 //! Who may run: a bounded queue in order of arrival.
 //!
-//! The first in the queue is admitted when a slot is free and pages for all tokens it may ever have can be
+//! The first in the queue is admitted when a slot is free and pages for the tokens it has and a few more can be
 //! reserved; nobody overtakes it, so a large session is not starved by small ones behind it. A session that was
-//! interrupted is in the queue again, where it was: before all who came after it.
+//! interrupted or paused is in the queue again, where it was: before all who came after it.
 
 use std::time::Duration;
 
@@ -11,6 +11,7 @@ use paceline_proto::SessionId;
 use super::running::Running;
 use super::{Action, Coordinator, Loss, Opening};
 use crate::limits::Limits;
+use crate::reuse::Reuse;
 
 /// Why a session will not run.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -76,16 +77,19 @@ pub(super) struct Waiting {
     pub(super) session: SessionId,
     /// What it asks for; of an interrupted session nothing, until it has heard of that and opened again.
     pub(super) opening: Option<Opening>,
-    /// When it arrived, or was interrupted.
+    /// When it arrived, or was interrupted or paused.
     pub(super) since: Duration,
+    /// It made room for others in a row that works, so it waits as long as it must.
+    pub(super) paused: bool,
     /// How often faults have interrupted it since its last token; nothing if it was never admitted.
     pub(super) restores: Option<u32>,
 }
 
 impl Waiting {
-    /// When it has waited too long.
-    pub(super) fn due(&self, limits: &Limits) -> Duration {
-        self.since + if self.is_interrupted() { limits.restore_deadline } else { limits.queue_deadline }
+    /// When it has waited too long; never if it was paused, as those before it get on and end.
+    pub(super) fn due(&self, limits: &Limits) -> Option<Duration> {
+        let deadline = if self.is_interrupted() { limits.restore_deadline } else { limits.queue_deadline };
+        (!self.paused).then_some(self.since + deadline)
     }
 
     pub(super) fn is_interrupted(&self) -> bool {
@@ -101,7 +105,7 @@ impl Coordinator {
             return;
         }
         self.arrivals += 1;
-        let waiting = Waiting { session, opening: Some(opening), since: now, restores: None };
+        let waiting = Waiting { session, opening: Some(opening), since: now, paused: false, restores: None };
         self.waiting.insert(self.arrivals, waiting);
         self.admit(actions);
         self.cut_queue(actions);
@@ -118,7 +122,7 @@ impl Coordinator {
     }
 
     fn refusal(&self, session: SessionId, opening: &Opening) -> Option<Refusal> {
-        let &Opening { tokens, token_limit, .. } = opening;
+        let (tokens, token_limit) = (opening.tokens.len(), opening.token_limit);
         if let Some(loss) = &self.broken {
             return Some(Refusal::Broken { reason: loss.to_string() });
         }
@@ -148,21 +152,28 @@ impl Coordinator {
     /// Admits from the front of the queue while there is room.
     pub(super) fn admit(&mut self, actions: &mut Vec<Action>) {
         while self.broken.is_none() && self.slots.free() > 0 {
-            let Some(first) = self.waiting.first_entry() else { return };
-            let Some(opening) = &first.get().opening else { return };
-            let Some(pages) = self.pages.reserve(self.limits.pages_for(opening.token_limit)) else { return };
+            let Some(one) = self.waiting.values().next() else { return };
+            let Some(opening) = &one.opening else { return };
+            let needed = self.limits.pages_for((opening.tokens + self.limits.growth_tokens).min(opening.token_limit));
+            // who was paused would be so again at once if those who run had no page left to grow
+            let spare = if one.paused { self.running.len() } else { 0 };
+            let session = one.session;
+            // outcomes of what was under way when it was paused would be taken for new ones
+            if self.in_flight(session) || !self.make_room(needed + spare) {
+                return;
+            }
+            let pages = self.pages.reserve(needed).expect("there is room");
             let slot = self.slots.take().expect("a slot is free");
-            let (number, first) = first.remove_entry();
-            let session = first.session;
+            let (number, first) = self.waiting.pop_first().expect("it waits");
             self.counts.admitted += u64::from(!first.is_interrupted());
             self.running.insert(session, Running::new(first, slot, pages, number));
-            actions.push(Action::Opened { session });
+            actions.push(Action::Opened { session, reuse: Reuse::default() });
         }
     }
 
     /// Ends those who have waited too long.
     pub(super) fn expire(&mut self, now: Duration, actions: &mut Vec<Action>) {
-        let late = |waiting: &Waiting, limits: &Limits| waiting.due(limits) <= now;
+        let late = |waiting: &Waiting, limits: &Limits| waiting.due(limits).is_some_and(|due| due <= now);
         while let Some(number) = self.waiting.iter().find(|(_, one)| late(one, &self.limits)).map(|(number, _)| *number)
         {
             let one = self.waiting.remove(&number).expect("it waits");

@@ -87,6 +87,7 @@ impl Coordinator {
     /// Sends steps while there are credits and rows to run, and the row is not held.
     pub(super) fn send_steps(&mut self, now: Duration, actions: &mut Vec<Action>) {
         while self.hold == Hold::No && self.steps.len() < self.limits.credits && !self.gathering(now) {
+            self.grow(now, actions);
             let Some(draft) = self.compose() else { break };
             if self.steps.is_empty() {
                 self.moved = now;
@@ -144,8 +145,11 @@ impl Coordinator {
     }
 
     fn ready(&self) -> Ready {
-        let mut by_turn: Vec<_> =
-            self.running.iter().map(|(session, running)| (running.turn(), *session, running.readiness())).collect();
+        let mut by_turn: Vec<_> = self
+            .running
+            .iter()
+            .map(|(session, running)| (running.turn(), *session, running.readiness(&self.limits)))
+            .collect();
         by_turn.sort_unstable_by_key(|(turn, session, _)| (*turn, *session));
         let mut ready = Ready::default();
         for (_, session, readiness) in by_turn {
@@ -174,6 +178,9 @@ impl Coordinator {
         for session in sessions {
             if draft.rows_left == 0 || draft.wanted_left == 0 {
                 return;
+            }
+            if !self.make_room_ahead(*session) {
+                continue;
             }
             let running = self.running.get_mut(session).expect("ready sessions run");
             let chunk = running.run_ahead(draft.id).expect("its token is on its way");
@@ -214,6 +221,7 @@ impl Coordinator {
     /// Adds the session's next chunk of at most `most` rows; returns how many it has.
     fn add(&mut self, draft: &mut Draft, session: SessionId, most: usize) -> usize {
         let running = self.running.get_mut(&session).expect("ready sessions run");
+        let most = most.min(running.room(&self.limits));
         let Some(chunk) = running.cut(draft.id, most, draft.wanted_left > 0, &mut draft.values) else { return 0 };
         let rows = chunk.input.rows();
         self.push(draft, chunk);

@@ -22,6 +22,9 @@ impl Coordinator {
         self.steps.clear();
         self.closes.clear();
         self.unanswered.clear();
+        for waiting in self.waiting.values_mut().filter(|waiting| waiting.paused) {
+            (waiting.paused, waiting.since) = (false, now);
+        }
         for (session, running) in std::mem::take(&mut self.running) {
             actions.push(self.interrupt(session, running, &loss, now));
         }
@@ -38,7 +41,7 @@ impl Coordinator {
             let loss = Loss::Restores { restores: self.limits.restores, reason: loss.to_string() };
             return Action::Lost { session, loss };
         }
-        self.waiting.insert(number, Waiting { session, opening: None, since, restores: Some(restores) });
+        self.waiting.insert(number, Waiting { session, opening: None, since, paused: false, restores: Some(restores) });
         Action::Interrupted { session }
     }
 

@@ -9,7 +9,7 @@ use std::collections::VecDeque;
 use std::time::Duration;
 
 use paceline_proto::{
-    Chunk, ChunkInput, Operation, Outcome, PageId, SamplingSettings, SessionId, Slot, StepId, Wanted,
+    Chunk, ChunkInput, Operation, Outcome, PageId, Reused, SamplingSettings, SessionId, Slot, StepId, Wanted,
 };
 
 use super::admission::Waiting;
@@ -31,7 +31,7 @@ pub enum Misuse {
         /// Of all rows together; 0 for tokens.
         values: usize,
     },
-    /// More than was reserved for it.
+    /// More than it may ever have.
     #[error("the session wants {tokens} tokens, its limit is {limit}")]
     OverLimit {
         /// With this wish.
@@ -113,7 +113,7 @@ impl Running {
         let opening = waiting.opening.expect("who is admitted has said what it asks for");
         Self {
             session: waiting.session,
-            tokens: opening.tokens,
+            tokens: opening.tokens.len(),
             prompt_tokens: opening.prompt_tokens,
             token_limit: opening.token_limit,
             slot,
@@ -131,9 +131,13 @@ impl Running {
         }
     }
 
-    pub(super) fn readiness(&self) -> Readiness {
+    pub(super) fn readiness(&self, limits: &Limits) -> Readiness {
         if !self.wishes.is_empty() {
-            return if self.decodes() { Readiness::Decode } else { Readiness::Prefill };
+            return match self.decodes() {
+                _ if self.room(limits) == 0 => Readiness::Nothing,
+                true => Readiness::Decode,
+                false => Readiness::Prefill,
+            };
         }
         // a token sampled in the last place is never run
         if self.samples.is_some() && self.ahead.is_none() && self.sent + 1 < self.token_limit {
@@ -145,6 +149,16 @@ impl Running {
     /// Rows that it wants run and that are not sent.
     pub(super) fn waiting_rows(&self) -> usize {
         self.wishes.iter().map(|wish| wish.input.rows()).sum::<usize>() - self.first_sent
+    }
+
+    /// Rows that the pages granted and promised to it have place for.
+    pub(super) fn room(&self, limits: &Limits) -> usize {
+        (self.pages.pages().len() + self.pages.reserved()) * limits.page_tokens - self.sent
+    }
+
+    /// Pages that it lacks for all that it wants run.
+    pub(super) fn missing_pages(&self, limits: &Limits) -> usize {
+        limits.pages_for(self.waiting_rows().saturating_sub(self.room(limits)))
     }
 
     /// All that it had when it opened is sent.
@@ -175,6 +189,10 @@ impl Running {
 
     pub(super) fn pages(&self) -> &PageTable {
         &self.pages
+    }
+
+    pub(super) fn pages_mut(&mut self) -> &mut PageTable {
+        &mut self.pages
     }
 
     pub(super) fn into_pages(self) -> PageTable {
@@ -276,7 +294,8 @@ impl Running {
         let session = self.session;
         if let Some(sampling) = self.sampling.take() {
             let generated_from = u32::try_from(self.prompt_tokens).expect("a context is shorter than 2^32 tokens");
-            operations.push(Operation::Open { session, slot: self.slot, sampling, generated_from });
+            let (slot, reused) = (self.slot, Reused::default());
+            operations.push(Operation::Open { session, slot, sampling, generated_from, reused });
         }
         let missing = limits.pages_for(self.sent) - self.pages.pages().len();
         if missing > 0 {

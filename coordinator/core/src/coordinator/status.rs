@@ -17,6 +17,8 @@ pub struct Status {
     pub waiting: usize,
     /// Sessions that were interrupted and have no place yet.
     pub interrupted: usize,
+    /// How often a session was paused because there was no page for one before it.
+    pub pauses: u64,
     /// Pages nobody holds, promised or not.
     pub pages_free: usize,
     /// Of the free pages, those promised to running sessions.
@@ -118,6 +120,7 @@ pub struct Accounts {
 #[derive(Debug, Default)]
 pub(super) struct Counts {
     pub(super) admitted: u64,
+    pub(super) pauses: u64,
     pub(super) steps: u64,
     pub(super) prefill_tokens: u64,
     pub(super) decode_tokens: u64,
@@ -149,7 +152,8 @@ impl Coordinator {
         if let Some(since) = self.counts.waits_since {
             self.counts.credit_wait += now.saturating_sub(since);
         }
-        let is_ready = |running: &Running| matches!(running.readiness(), Readiness::Prefill | Readiness::Decode);
+        let is_ready =
+            |running: &Running| matches!(running.readiness(&self.limits), Readiness::Prefill | Readiness::Decode);
         let waits = self.steps.len() >= self.limits.credits && self.running.values().any(is_ready);
         self.counts.waits_since = waits.then_some(now);
     }
@@ -160,6 +164,7 @@ impl Coordinator {
             running: self.running.len(),
             waiting: self.waiting.len(),
             interrupted: self.interrupted(),
+            pauses: self.counts.pauses,
             pages_free: self.pages.free(),
             pages_reserved: self.pages.reserved(),
             pages_used: self.pages.total() - self.pages.free(),

@@ -1,10 +1,11 @@
 //! Events in, actions out, case by case. What holds for all cases together is in the simulation.
 
+mod growing;
 mod overdue;
 mod restoring;
 mod switching;
 
-use paceline_proto::{Chunk, ChunkInput, ChunkResult, PageId, SampledToken, Slot, StageTime};
+use paceline_proto::{Chunk, ChunkInput, ChunkResult, PageId, Reused, SampledToken, Slot, StageTime};
 use uuid::Uuid;
 
 use super::*;
@@ -47,8 +48,9 @@ impl Bench {
     }
 
     fn open(&mut self, number: u128, prompt_tokens: usize, token_limit: usize) -> Vec<Action> {
-        let opening =
-            Opening { tokens: prompt_tokens, prompt_tokens, token_limit, sampling: Box::default(), again: false };
+        let tokens = new_tokens(number, prompt_tokens);
+        let (boundaries, sampling) = ([].into(), Box::default());
+        let opening = Opening { tokens, boundaries, prompt_tokens, token_limit, sampling, again: false };
         self.on(Event::Open { session: name(number), opening })
     }
 
@@ -75,8 +77,13 @@ impl Bench {
     }
 }
 
+/// Tokens of a session that no other one has.
+fn new_tokens(number: u128, count: usize) -> Arc<[u32]> {
+    (0..count).map(|place| (number * 1000) as u32 + place as u32).collect()
+}
+
 fn opened(number: u128) -> Action {
-    Action::Opened { session: name(number) }
+    Action::Opened { session: name(number), reuse: Reuse::default() }
 }
 
 fn closed(number: u128) -> Action {
@@ -120,7 +127,13 @@ fn a_session_from_its_opening_to_its_close() {
     assert_eq!(
         step(&first).operations,
         [
-            Operation::Open { session, slot: Slot(0), sampling: Box::default(), generated_from: 5 },
+            Operation::Open {
+                session,
+                slot: Slot(0),
+                sampling: Box::default(),
+                generated_from: 5,
+                reused: Reused::default()
+            },
             Operation::Grant { session, pages: vec![PageId(0), PageId(1)] },
         ]
     );
@@ -211,7 +224,13 @@ fn pages_of_a_cancelled_session_go_on_behind_its_close() {
         step(&next).operations,
         [
             Operation::Close { session: name(1) },
-            Operation::Open { session: name(2), slot: Slot(0), sampling: Box::default(), generated_from: 4 },
+            Operation::Open {
+                session: name(2),
+                slot: Slot(0),
+                sampling: Box::default(),
+                generated_from: 4,
+                reused: Reused::default()
+            },
             Operation::Grant { session: name(2), pages: vec![PageId(0)] },
         ]
     );

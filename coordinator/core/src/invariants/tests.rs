@@ -1,6 +1,6 @@
 //! Each invariant is broken once on purpose: a check that cannot fail proves nothing.
 
-use paceline_proto::{Epoch, SamplingSettings};
+use paceline_proto::{Epoch, Reused, SamplingSettings};
 use uuid::Uuid;
 
 use super::*;
@@ -69,7 +69,13 @@ fn a_page_held_twice_is_found() {
 
 fn open(number: u128, slot: u32) -> Operation {
     let sampling = Box::new(SamplingSettings::default());
-    Operation::Open { session: session(number), slot: Slot(slot), sampling, generated_from: 0 }
+    Operation::Open {
+        session: session(number),
+        slot: Slot(slot),
+        sampling,
+        generated_from: 0,
+        reused: Reused::default(),
+    }
 }
 
 fn grant(number: u128, page: u32) -> Operation {

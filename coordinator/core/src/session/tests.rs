@@ -10,7 +10,8 @@ fn request(max_tokens: Option<usize>) -> Request {
         max_tokens,
         context: 20,
     };
-    Request { prompt: vec![7, 8, 9], sampling: SamplingSettings::default(), goal: Goal::Tokens(goal) }
+    let (prompt, boundaries) = (vec![7, 8, 9], Vec::new());
+    Request { prompt, boundaries, sampling: SamplingSettings::default(), goal: Goal::Tokens(goal) }
 }
 
 fn on(session: &mut Session, event: Event) -> Vec<Action> {
@@ -22,7 +23,7 @@ fn on(session: &mut Session, event: Event) -> Vec<Action> {
 fn opened(request: Request) -> Session {
     let mut session = Session::new(request);
     on(&mut session, Event::Begin);
-    on(&mut session, Event::Opened);
+    on(&mut session, Event::Opened(Reuse::default()));
     session
 }
 
@@ -36,12 +37,13 @@ fn sampled(id: u32, position: usize) -> Event {
 
 fn finish(reason: FinishReason, end_token: Option<u32>, completion_tokens: usize) -> Action {
     let usage = Usage { prompt_tokens: 3, completion_tokens, cached_tokens: 0 };
-    Action::Finish(Finish { reason, end_token: end_token.map(token), usage })
+    Action::Finish(Finish { reason, end_token: end_token.map(token), usage, reuse: Reuse::default() })
 }
 
-/// It opens with so many tokens, 3 of them its prompt's.
-fn open(tokens: usize, again: bool) -> Action {
-    Action::Open(Opening { tokens, prompt_tokens: 3, token_limit: 8, sampling: Box::default(), again })
+/// It opens with these tokens, 3 of them its prompt's.
+fn open(tokens: &[u32], again: bool) -> Action {
+    let (tokens, boundaries, sampling) = (tokens.into(), [].into(), Box::default());
+    Action::Open(Opening { tokens, boundaries, prompt_tokens: 3, token_limit: 8, sampling, again })
 }
 
 /// It wants these run, for the token after them.
@@ -51,15 +53,16 @@ fn wants(tokens: &[u32]) -> Action {
 
 fn limit(request: Request) -> usize {
     let actions = on(&mut Session::new(request), Event::Begin);
-    let [Action::Open(Opening { tokens: 3, token_limit, .. })] = &actions[..] else { panic!("{actions:?}") };
+    let [Action::Open(Opening { tokens, token_limit, .. })] = &actions[..] else { panic!("{actions:?}") };
+    assert_eq!(**tokens, [7, 8, 9]);
     *token_limit
 }
 
 #[test]
 fn an_answer_from_its_prompt_to_its_end_token() {
     let mut session = Session::new(request(Some(5)));
-    assert_eq!(on(&mut session, Event::Begin), [open(3, false)]);
-    assert_eq!(on(&mut session, Event::Opened), [wants(&[7, 8, 9])]);
+    assert_eq!(on(&mut session, Event::Begin), [open(&[7, 8, 9], false)]);
+    assert_eq!(on(&mut session, Event::Opened(Reuse::default())), [wants(&[7, 8, 9])]);
     assert_eq!(on(&mut session, Event::Outcome { outcome: Outcome::Stored, position: 2 }), []);
     assert_eq!(on(&mut session, sampled(11, 3)), [Action::Emit(token(11)), wants(&[11])]);
     // the end token counts, but has no text
@@ -139,12 +142,12 @@ fn a_slow_reader_wants_nothing_until_there_is_room() {
 fn an_interrupted_session_goes_on_after_its_last_token() {
     let mut session = opened(request(Some(5)));
     // before its first token
-    assert_eq!(on(&mut session, Event::Interrupted), [open(3, true)]);
-    assert_eq!(on(&mut session, Event::Opened), [wants(&[7, 8, 9])]);
+    assert_eq!(on(&mut session, Event::Interrupted), [open(&[7, 8, 9], true)]);
+    assert_eq!(on(&mut session, Event::Opened(Reuse::default())), [wants(&[7, 8, 9])]);
     on(&mut session, sampled(11, 3));
     on(&mut session, sampled(12, 4));
-    assert_eq!(on(&mut session, Event::Interrupted), [open(5, true)]);
-    assert_eq!(on(&mut session, Event::Opened), [wants(&[7, 8, 9, 11, 12])]);
+    assert_eq!(on(&mut session, Event::Interrupted), [open(&[7, 8, 9, 11, 12], true)]);
+    assert_eq!(on(&mut session, Event::Opened(Reuse::default())), [wants(&[7, 8, 9, 11, 12])]);
     assert_eq!(on(&mut session, sampled(13, 5)), [Action::Emit(token(13)), wants(&[13])]);
     on(&mut session, sampled(14, 6));
     // limits and counts are those of the whole answer
@@ -158,10 +161,10 @@ fn an_interrupted_session_with_a_slow_reader_wants_nothing_until_there_is_room()
     let mut session = opened(request(Some(5)));
     on(&mut session, Event::Full);
     assert_eq!(on(&mut session, sampled(11, 3)), [Action::Emit(token(11))]);
-    assert_eq!(on(&mut session, Event::Interrupted), [open(4, true)]);
+    assert_eq!(on(&mut session, Event::Interrupted), [open(&[7, 8, 9, 11], true)]);
     assert_eq!(on(&mut session, Event::Room), [], "it has no place");
     on(&mut session, Event::Full);
-    assert_eq!(on(&mut session, Event::Opened), []);
+    assert_eq!(on(&mut session, Event::Opened(Reuse::default())), []);
     assert_eq!(on(&mut session, Event::Room), [wants(&[7, 8, 9, 11])]);
 }
 
@@ -190,7 +193,7 @@ fn it_ends_once_whatever_ends_it() {
     let mut waiting = Session::new(request(None));
     on(&mut waiting, Event::Begin);
     assert_eq!(on(&mut waiting, Event::ClientLeft), [Action::Leave, left]);
-    assert_eq!(on(&mut waiting, Event::Opened), []);
+    assert_eq!(on(&mut waiting, Event::Opened(Reuse::default())), []);
     let mut refused = Session::new(request(None));
     on(&mut refused, Event::Begin);
     let reason = FinishReason::Refused(Refusal::EmptyPrompt);

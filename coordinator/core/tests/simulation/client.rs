@@ -58,6 +58,7 @@ impl Plan {
         let seed = if self.unlucky { UNLUCKY } else { 0 };
         Session::new(Request {
             prompt: self.prompt.clone(),
+            boundaries: Vec::new(),
             sampling: SamplingSettings { seed, ..Default::default() },
             goal,
         })

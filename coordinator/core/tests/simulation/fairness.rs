@@ -13,6 +13,8 @@ pub(crate) struct Fairness {
     /// When each session arrived at the queue.
     arrived: BTreeMap<SessionId, usize>,
     last_opened: usize,
+    /// The arrivals of those who run.
+    running: BTreeSet<usize>,
     /// The arrivals of those who were interrupted and not opened since.
     interrupted: BTreeSet<usize>,
     /// Sessions that decode and wait, and how many steps were sent without them.
@@ -35,6 +37,7 @@ impl Fairness {
             arrivals: 0,
             arrived: BTreeMap::new(),
             last_opened: 0,
+            running: BTreeSet::new(),
             interrupted: BTreeSet::new(),
             waiting: BTreeMap::new(),
             wishes: BTreeMap::new(),
@@ -59,6 +62,7 @@ impl Fairness {
         assert_eq!(overtaken, None, "{session} overtook one that was interrupted");
         assert!(again || arrived > self.last_opened, "{session} overtook another in the queue");
         self.last_opened = arrived.max(self.last_opened);
+        self.running.insert(arrived);
         self.wishes.insert(session, 0);
     }
 
@@ -81,11 +85,20 @@ impl Fairness {
         self.interrupted.insert(self.arrived[&session]);
     }
 
+    /// It made room for others.
+    pub(crate) fn paused(&mut self, session: SessionId) {
+        let arrived = self.arrived[&session];
+        assert!(self.running.len() > 1, "{session} is alone, and is paused");
+        assert_eq!(self.running.last(), Some(&arrived), "{session} is not the newest, and is paused");
+        self.interrupted(session);
+    }
+
     pub(crate) fn gone(&mut self, session: SessionId) {
         self.waiting.remove(&session);
         self.wishes.remove(&session);
         if let Some(arrived) = self.arrived.get(&session) {
             self.interrupted.remove(arrived);
+            self.running.remove(arrived);
         }
     }
 

@@ -5,6 +5,7 @@
 mod client;
 mod fairness;
 mod model;
+mod paging;
 mod random;
 mod row;
 mod scheduling;
@@ -32,6 +33,7 @@ fn random_limits(random: &mut Random) -> Limits {
     let pages = random.size(200usize.div_ceil(page_tokens), 600usize.div_ceil(page_tokens));
     let context = random.size(page_tokens * pages / 2, page_tokens * pages * 5 / 4);
     Limits {
+        growth_tokens: random.size(0, 40),
         queue: random.size(0, 12),
         queue_deadline: Duration::from_micros(random.between(20_000, 2_000_000)),
         step_rows: random.size(17, 80),
@@ -139,7 +141,9 @@ fn simulate_moves(seed: u64) -> usize {
     let mut world = World::new(seed, settings);
     world.run();
     world.check_end();
-    assert!(fails || world.clients.iter().all(|client| client.interruptions == 0), "a switch interrupted somebody");
+    let interruptions: usize = world.clients.iter().map(|client| client.interruptions).sum();
+    let pauses = world.coordinator.status().pauses;
+    assert!(fails || interruptions == pauses as usize, "a switch interrupted somebody: {interruptions}, {pauses}");
     world.switches
 }
 

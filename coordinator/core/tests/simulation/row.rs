@@ -119,7 +119,7 @@ impl Row {
 
     fn apply(&mut self, operation: Operation) {
         match operation {
-            Operation::Open { session, slot, sampling, generated_from } => {
+            Operation::Open { session, slot, sampling, generated_from, .. } => {
                 let slot = slot.0 as usize;
                 self.states[slot] = 0;
                 let memory = Memory {

@@ -83,6 +83,8 @@ pub(crate) struct World {
     pub(crate) row: Row,
     pub(crate) clients: Vec<Client>,
     fairness: Fairness,
+    /// Who is interrupted makes room for others.
+    pauses: bool,
     /// By client: how often the coordinator let it go.
     let_go: Vec<usize>,
 }
@@ -115,6 +117,7 @@ impl World {
             stream: StepStream::new(limits),
             row: Row::new(Epoch(0), limits, settings.costs),
             fairness: Fairness::new(limits),
+            pauses: false,
             let_go: vec![0; clients.len()],
             clients,
             settings,
@@ -256,7 +259,9 @@ impl World {
         }
         let now = Duration::from_micros(self.now);
         let mut actions = Vec::new();
+        let pauses = self.coordinator.status().pauses;
         self.coordinator.on(event, now, &mut actions);
+        self.pauses = self.coordinator.status().pauses > pauses;
         assert_eq!(accounts_balance(&self.coordinator.accounts()), Ok(()));
         assert_eq!(pages_held_once(self.coordinator.page_tables()), Ok(()));
         for action in actions {
@@ -277,9 +282,9 @@ impl World {
 
     fn perform(&mut self, action: Action) {
         match action {
-            Action::Opened { session } => {
+            Action::Opened { session, reuse } => {
                 self.fairness.opened(session);
-                self.answer(session, session::Event::Opened);
+                self.answer(session, session::Event::Opened(reuse));
             }
             Action::Refused { session, refusal } => {
                 assert!(!matches!(refusal, Refusal::Duplicate { .. }));
@@ -298,7 +303,11 @@ impl World {
             }
             Action::Still { pages, slots } => self.still(pages, slots),
             Action::Interrupted { session } => {
-                self.fairness.interrupted(session);
+                if self.pauses {
+                    self.fairness.paused(session);
+                } else {
+                    self.fairness.interrupted(session);
+                }
                 self.answer(session, session::Event::Interrupted);
             }
             Action::Cancel { session } => self.send(Pair::Cancels, Mail::Cancel(session)),

@@ -368,3 +368,38 @@ fn memories_that_no_sampler_has_are_refused() {
     let settings = SamplingSettings { top_p: 2.0, ..SamplingSettings::default() };
     assert!(matches!(refused(SamplerMemory { settings, ..memory(&[]) }), Some(Error::Setting { .. })));
 }
+
+proptest! {
+    /// A session of which some tokens are not run gets what it gets when they are.
+    #[test]
+    fn the_last_tokens_are_enough_to_go_on_after_reused_ones(
+        penalties in (prop::sample::select(vec![1.0f32, 1.3]), prop::sample::select(vec![0.0f32, 0.4])),
+        window in 0u32..12,
+        tokens in prop::collection::vec(0u32..12, 2..40),
+        cut in any::<prop::sample::Index>(),
+        generated_from in 0u32..40,
+        seed in any::<u64>(),
+        logits in prop::collection::vec(-2.0f32..2.0, 12),
+    ) {
+        let settings = SamplingSettings {
+            temperature: 1.0,
+            repetition_penalty: penalties.0,
+            presence_penalty: penalties.1,
+            frequency_penalty: penalties.1,
+            penalty_window: window,
+            seed,
+            ..SamplingSettings::default()
+        };
+        let reused = 1 + cut.index(tokens.len() - 1);
+        let mut cold = Sampler::resume(settings.clone(), 12, generated_from).unwrap();
+        cold.observe(0, &tokens).unwrap();
+        let known_from = reused - settings.tokens_seen(reused, generated_from as usize);
+        let mut warm = Sampler::resume(settings, 12, generated_from).unwrap();
+        warm.observe(known_from as u32, &tokens[known_from..reused]).unwrap();
+        warm.observe(reused as u32, &tokens[reused..]).unwrap();
+        for position in tokens.len() as u32..tokens.len() as u32 + 20 {
+            let [one, other] = [&mut cold, &mut warm].map(|s| s.sample(position, &mut logits.clone()).unwrap());
+            prop_assert_eq!(one, other);
+        }
+    }
+}

@@ -15,7 +15,8 @@ impl Bench {
 
     /// An interrupted session opens again with so many tokens, 4 of them its prompt's.
     fn reopen(&mut self, number: u128, tokens: usize, token_limit: usize) -> Vec<Action> {
-        let opening = Opening { tokens, prompt_tokens: 4, token_limit, sampling: Box::default(), again: true };
+        let (tokens, boundaries, sampling) = (new_tokens(number, tokens), [].into(), Box::default());
+        let opening = Opening { tokens, boundaries, prompt_tokens: 4, token_limit, sampling, again: true };
         self.on(Event::Open { session: name(number), opening })
     }
 
@@ -64,7 +65,13 @@ fn a_session_goes_on_in_the_next_row() {
     assert_eq!(
         step(&replay).operations,
         [
-            Operation::Open { session, slot: Slot(0), sampling: Box::default(), generated_from: 4 },
+            Operation::Open {
+                session,
+                slot: Slot(0),
+                sampling: Box::default(),
+                generated_from: 4,
+                reused: Reused::default()
+            },
             Operation::Grant { session, pages: vec![PageId(0), PageId(1)] },
         ]
     );
