@@ -11,7 +11,7 @@ const LINES: usize = 500;
 const TEST_LINES: usize = 700;
 
 /// What each crate of ours may import of the others.
-const MAY_IMPORT: [(&str, &[&str]); 16] = [
+const MAY_IMPORT: [(&str, &[&str]); 17] = [
     ("paceline-gguf", &[]),
     ("paceline-proto", &[]),
     ("paceline-control", &[]),
@@ -19,6 +19,7 @@ const MAY_IMPORT: [(&str, &[&str]); 16] = [
     ("paceline-sampling", &["paceline-proto"]),
     ("paceline-compute", &["paceline-gguf"]),
     ("paceline-weights", &["paceline-gguf"]),
+    ("paceline-tier", &["paceline-proto"]),
     ("paceline-model", &["paceline-gguf", "paceline-compute"]),
     (
         "paceline-shard",
@@ -27,6 +28,7 @@ const MAY_IMPORT: [(&str, &[&str]); 16] = [
             "paceline-proto",
             "paceline-transport",
             "paceline-sampling",
+            "paceline-tier",
             "paceline-compute",
             "paceline-model",
         ],

@@ -196,7 +196,7 @@ impl StepStream {
             Operation::Open { session, slot, .. } => self.begin(*session, *slot),
             Operation::Grant { session, pages } => self.grant(*session, pages),
             Operation::Close { session } => self.end(*session),
-            Operation::CopyPage { .. } | Operation::CopyState { .. } => Ok(()),
+            Operation::CopyPage { .. } | Operation::CopyState { .. } | Operation::Install { .. } => Ok(()),
         }
     }
 

@@ -14,8 +14,6 @@ mod files;
 mod index;
 mod ledger;
 mod store;
-#[cfg(test)]
-mod tests;
 
 pub use error::{Error, Result};
-pub use store::{Counts, Part, Put, Store};
+pub use store::{Counts, Part, Put, Span, Store};

@@ -35,6 +35,17 @@ pub struct Part<'a> {
     pub bytes: &'a [u8],
 }
 
+/// Where an entry lies.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Span {
+    /// The entry before it, or the root.
+    pub parent: EntryKey,
+    /// Tokens before it.
+    pub start: u32,
+    /// Tokens before its end.
+    pub end: u32,
+}
+
 /// What became of bytes that were to be kept.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Put {
@@ -115,7 +126,7 @@ impl Store {
             self.ledger.touch(key);
             return Ok(Put::Known);
         }
-        let bytes = parts.iter().map(|part| part.bytes.len() as u64).sum();
+        let bytes: u64 = parts.iter().map(|part| part.bytes.len() as u64).sum();
         let needed = if known.is_some() { bytes } else { bytes.saturating_add(OVERHEAD) };
         if !self.make_room(needed, [key, entry.parent])? {
             return Ok(Put::NoRoom);
@@ -141,6 +152,17 @@ impl Store {
         self.counts.kept += count;
         self.counts.kept_bytes += bytes;
         Ok(Put::Kept)
+    }
+
+    /// Where an entry lies; `None` if nothing of it is kept.
+    pub fn span(&self, key: EntryKey) -> Option<Span> {
+        let Record { parent, start, tokens, .. } = *self.ledger.get(key)?;
+        Some(Span { parent, start, end: start.checked_add(tokens)? })
+    }
+
+    /// Bytes that may be taken.
+    pub fn budget(&self) -> u64 {
+        self.budget
     }
 
     /// Are these layers of an entry kept? That their bytes are still what they were shows when they are read.

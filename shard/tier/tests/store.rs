@@ -8,7 +8,7 @@ use paceline_proto::{Entry, EntryKey};
 use proptest::prelude::*;
 use tempfile::{TempDir, tempdir};
 
-use crate::{Error, Part, Put, Store};
+use paceline_tier::{Error, Part, Put, Store};
 
 const FORM: &str = "cpu 1, pages of 16 tokens";
 const PLENTY: u64 = 1 << 30;
