@@ -154,7 +154,8 @@ impl Coordinator {
         while self.broken.is_none() && self.slots.free() > 0 {
             let Some(one) = self.waiting.values().next() else { return };
             let Some(opening) = &one.opening else { return };
-            let needed = self.limits.pages_for((opening.tokens + self.limits.growth_tokens).min(opening.token_limit));
+            let needed =
+                self.limits.pages_for((opening.tokens.len() + self.limits.growth_tokens).min(opening.token_limit));
             // who was paused would be so again at once if those who run had no page left to grow
             let spare = if one.paused { self.running.len() } else { 0 };
             let session = one.session;

@@ -20,7 +20,8 @@ impl Bench {
     }
 
     fn opens_again(&mut self, number: u128, tokens: usize, prompt_tokens: usize) -> Vec<Action> {
-        let opening = Opening { tokens, prompt_tokens, token_limit: 24, sampling: Box::default(), again: true };
+        let (tokens, boundaries, sampling) = (new_tokens(number, tokens), [].into(), Box::default());
+        let opening = Opening { tokens, boundaries, prompt_tokens, token_limit: 24, sampling, again: true };
         self.on(Event::Open { session: name(number), opening })
     }
 }
@@ -75,7 +76,13 @@ fn the_newest_makes_room_and_comes_back_when_there_are_pages_for_it() {
     assert_eq!(bench.leave(1)[..2], [closed(1), opened(2)]);
     let again = bench.want(2, vec![7; 10]);
     let session = name(2);
-    let open = Operation::Open { session, slot: Slot(0), sampling: Box::default(), generated_from: 9 };
+    let open = Operation::Open {
+        session,
+        slot: Slot(0),
+        sampling: Box::default(),
+        generated_from: 9,
+        reused: Reused::default(),
+    };
     assert!(step(&again).operations.contains(&open), "{again:?}");
     assert_eq!(step(&again).chunks, [chunk(2, 0, ChunkInput::Tokens(vec![7; 10]))]);
 }
