@@ -7,7 +7,8 @@
 mod staging;
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::thread::JoinHandle;
 
 use crossbeam_channel::{Receiver, Sender, bounded, select_biased};
 use paceline_proto::tiers::LISTED;
@@ -16,7 +17,7 @@ use paceline_proto::{
     TierTask,
 };
 use paceline_tier::{Part, Put, Store};
-use tracing::{debug, warn};
+use tracing::{debug, error, warn};
 
 use crate::stage::SharedStage;
 use crate::stage::tier::{Outline, OutlineLayer, Staged, StagedLayer};
@@ -30,14 +31,34 @@ const PATIENT: usize = 64;
 /// Orders that somebody waits for: at most a few for each session that is being admitted.
 const URGENT: usize = 256;
 
-/// The tier's thread, as the rest of the process sees it. Cheap to clone; the thread ends with the last one and the last
-/// [`StageTier`].
+/// The tier's thread, as the rest of the process sees it. Cheap to clone. With the last one and the last [`StageTier`]
+/// the thread ends, after the order it is at, which is waited for: then the folder is free. Orders that wait are not
+/// answered any more.
 #[derive(Clone)]
-pub struct DiskTier {
-    urgent: Sender<Job>,
-    patient: Sender<Job>,
+pub struct DiskTier(Arc<Thread>);
+
+struct Thread {
+    /// Until the thread is to end.
+    queues: Option<Queues>,
+    ending: Arc<AtomicBool>,
+    handle: Option<JoinHandle<()>>,
     staging: Staging,
     skipped: Arc<AtomicU64>,
+}
+
+struct Queues {
+    urgent: Sender<Job>,
+    patient: Sender<Job>,
+}
+
+impl Drop for Thread {
+    fn drop(&mut self) {
+        self.ending.store(true, Ordering::Relaxed);
+        drop(self.queues.take());
+        if self.handle.take().is_some_and(|thread| thread.join().is_err()) {
+            error!("the thread of the disk tier panicked");
+        }
+    }
 }
 
 /// What orders of a stage are told.
@@ -70,11 +91,12 @@ impl DiskTier {
     /// When the system has no thread left.
     pub fn start(store: Store, staging_bytes: u64) -> Result<Self> {
         let ((urgent, orders), (patient, later)) = (bounded(URGENT), bounded(PATIENT));
-        let skipped = Arc::new(AtomicU64::new(0));
-        let counted = Arc::clone(&skipped);
+        let (skipped, ending) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicBool::new(false)));
+        let (counted, ends) = (Arc::clone(&skipped), Arc::clone(&ending));
         let thread = std::thread::Builder::new().name("paceline-disk".to_owned());
-        thread.spawn(move || run(store, &orders, &later, &counted)).map_err(Error::Thread)?;
-        Ok(Self { urgent, patient, staging: Staging::new(staging_bytes), skipped })
+        let handle = thread.spawn(move || run(store, &orders, &later, &counted, &ends)).map_err(Error::Thread)?;
+        let (queues, staging) = (Some(Queues { urgent, patient }), Staging::new(staging_bytes));
+        Ok(Self(Arc::new(Thread { queues, ending, handle: Some(handle), staging, skipped })))
     }
 
     /// Attaches a stage. `answer` is called on the tier's thread, or where an order is given, and must not wait.
@@ -86,7 +108,7 @@ impl DiskTier {
         stage: &SharedStage,
         answer: impl Fn(TierAnswer) + Send + Sync + 'static,
     ) -> Result<StageTier> {
-        let staging = self.staging.of_stage();
+        let staging = self.0.staging.of_stage();
         let outline = Arc::new(stage.with(|stage| stage.attach(staging.clone()))?);
         let attached = Attached { stage: stage.clone(), outline, staging, answer: Arc::new(answer) };
         Ok(StageTier { tier: self.clone(), attached })
@@ -97,18 +119,20 @@ impl StageTier {
     /// Gives an order. It is answered once, sooner or later; a [`TierTask::Drop`] is not.
     pub fn order(&self, order: TierOrder) {
         let ticket = order.ticket;
+        let thread = &self.tier.0;
+        let queues = thread.queues.as_ref().expect("they are there as long as the tier is");
         let queue = match order.task {
             TierTask::Drop => return self.attached.staging.drop_ticket(ticket),
-            TierTask::Keep { .. } => &self.tier.patient,
+            TierTask::Keep { .. } => &queues.patient,
             TierTask::Fetch { .. } => {
                 self.attached.staging.begin(ticket);
-                &self.tier.urgent
+                &queues.urgent
             }
-            TierTask::List { .. } | TierTask::Count => &self.tier.urgent,
+            TierTask::List { .. } | TierTask::Count => &queues.urgent,
         };
         if queue.try_send(Job { attached: self.attached.clone(), order }).is_err() {
             self.attached.staging.drop_ticket(ticket);
-            self.tier.skipped.fetch_add(1, Ordering::Relaxed);
+            thread.skipped.fetch_add(1, Ordering::Relaxed);
             (self.attached.answer)(TierAnswer { ticket, outcome: TierOutcome::Refused(TierRefusal::Busy) });
         }
     }
@@ -120,14 +144,15 @@ impl Drop for StageTier {
     }
 }
 
-fn run(mut store: Store, urgent: &Receiver<Job>, patient: &Receiver<Job>, skipped: &AtomicU64) {
+fn run(mut store: Store, urgent: &Receiver<Job>, patient: &Receiver<Job>, skipped: &AtomicU64, ending: &AtomicBool) {
     loop {
         let job = select_biased! {
             recv(urgent) -> job => job,
             recv(patient) -> job => job,
         };
         // Both queues end together, and with them everybody who could wait for an answer.
-        let Ok(Job { attached, order: TierOrder { ticket, task } }) = job else { break };
+        let Some(Job { attached, order }) = job.ok().filter(|_| !ending.load(Ordering::Relaxed)) else { break };
+        let TierOrder { ticket, task } = order;
         let outcome = attached.carry_out(&mut store, ticket, task, skipped.load(Ordering::Relaxed));
         if let TierOutcome::Refused(refusal) = &outcome {
             debug!(stage = attached.stage.place().index, ticket = ticket.0, %refusal, "the disk tier refuses an order");

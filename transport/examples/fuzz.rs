@@ -9,7 +9,7 @@ use bytes::Bytes;
 use paceline_proto::{
     Activations, Chunk, ChunkInput, ChunkResult, Epoch, Frame, Logprobs, MemoryHead, MemoryRequest, NodeId,
     OpenSession, Operation, Outcome, PageId, Payload, Reply, Reused, SampledToken, SamplerMemory, SamplingSettings,
-    SessionId, SessionSampler, Slot, StageTime, Step, StepDone, StepId, TokenLogprob, Wanted,
+    SessionId, SessionSampler, Slot, StageTime, Step, StepDone, StepId, Ticket, TokenLogprob, Wanted,
 };
 use paceline_transport::hello::{ANSWER_BYTES, Answer, HELLO_BYTES, Hello, Purpose, Refusal};
 use paceline_transport::{LinkKey, LinkSettings, MoveKey};
@@ -118,6 +118,7 @@ fn bases() -> Vec<Vec<u8>> {
         },
         Operation::Grant { session, pages: (0..40).map(PageId).collect() },
         Operation::CopyPage { from: PageId(1), to: PageId(2) },
+        Operation::Install { ticket: Ticket(3), pages: (0..9).map(PageId).collect(), slot: Some(Slot(1)) },
         Operation::Close { session },
     ];
     let chunk = |input| Chunk { session, start: 9, input, wanted: Wanted::Sample, void: false };
