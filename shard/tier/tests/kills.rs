@@ -54,7 +54,7 @@ fn content(key: EntryKey, layer: u32) -> Vec<u8> {
 
 /// Keeps entries of random paths, and says of each when it is kept. Never ends.
 fn keep(folder: &Path, seed: u64) {
-    let budget = if seed % 2 == 0 { SMALL } else { 1 << 30 };
+    let budget = if seed.is_multiple_of(2) { SMALL } else { 1 << 30 };
     let mut chance = Chance(seed);
     let mut store = Store::open(folder, budget).expect("the folder is sound");
     let mut output = std::io::stdout();
@@ -93,7 +93,7 @@ fn kill_again_and_again(rounds: u64) -> String {
         assert_eq!(store.counts().refused, 0, "round {seed}: a kill damages nothing");
         let there: BTreeSet<String> = entries.iter().map(|entry| entry.key().to_string()).collect();
         let lost: Vec<_> = kept.difference(&there).collect();
-        assert!(seed % 2 == 0 || lost.is_empty(), "round {seed}: {lost:?} were kept and are gone");
+        assert!(seed.is_multiple_of(2) || lost.is_empty(), "round {seed}: {lost:?} were kept and are gone");
         most = most.max(entries.len());
     }
     assert!(most > 10, "the process was killed before it did anything");
