@@ -1,17 +1,20 @@
 //! The command line. Every flag is also a key of `--config FILE.toml` (see [`crate::config`]).
 
+mod cache;
 mod cluster;
 mod scale;
 mod simulate;
 mod status;
 
+use std::convert::Infallible;
 use std::net::IpAddr;
 use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
-use paceline_core::planner::{DeviceGroup, LinkSpeed, Targets};
+use paceline_core::planner::{CacheRam, DeviceGroup, LinkSpeed, Targets};
 use paceline_gguf::KvType;
 
+pub(crate) use cache::{CacheAction, CacheArgs};
 pub(crate) use cluster::{CoordinatorArgs, LinkChoice, ShardArgs, TokenArgs, TokenCommand};
 pub(crate) use scale::{DrainArgs, RebalanceArgs, ScaleArgs, ServiceArgs};
 pub(crate) use simulate::{HardwareArgs, PlacesArgs, SimulateArgs};
@@ -78,6 +81,8 @@ pub(crate) enum Command {
     Drain(DrainArgs),
     /// Place the layers of a running row anew, with what is known of nodes and links by now.
     Rebalance(RebalanceArgs),
+    /// Say what a running service remembers of prompts, keep some of it, or drop it.
+    Cache(CacheArgs),
     /// Print one answer.
     Run(RunArgs),
     /// Say what a model needs and where its layers would go, without loading it.
@@ -101,6 +106,7 @@ impl Command {
             Self::Scale(_) => "scale",
             Self::Drain(_) => "drain",
             Self::Rebalance(_) => "rebalance",
+            Self::Cache(_) => "cache",
             Self::Run(_) => "run",
             Self::Plan(_) => "plan",
             Self::Simulate(_) => "simulate",
@@ -149,6 +155,17 @@ pub(crate) struct LayoutArgs {
     /// How values are stored, instead of --kv-type.
     #[arg(long, value_name = "TYPE", value_parser = kv_type)]
     pub(crate) kv_type_v: Option<KvType>,
+    /// Tokens whose keys and values there is room for, of all sessions together; where it is used up, the newest session
+    /// waits [default: as many as all sessions can have].
+    #[arg(long, value_name = "TOKENS")]
+    pub(crate) kv_tokens: Option<usize>,
+    /// Memory for what is kept of conversations between their turns, such as 512M or 2G; 0 for next to none [default:
+    /// as much as the keys and values of all sessions].
+    #[arg(long, value_name = "SIZE")]
+    pub(crate) cache_ram: Option<CacheRam>,
+    /// Refused: there is nothing like it here.
+    #[arg(long, hide = true, value_parser = no_cache_reuse, num_args = 0..=1, default_missing_value = "")]
+    pub(crate) cache_reuse: Option<Infallible>,
 }
 
 /// How the layers are computed.
@@ -222,6 +239,10 @@ pub(crate) struct ApiArgs {
     /// A chat template instead of the model's.
     #[arg(long, value_name = "FILE")]
     pub(crate) chat_template: Option<PathBuf>,
+    /// Leave lines in system prompts that known clients change on every request, such as Claude Code's billing line. They
+    /// are taken out otherwise, and the response says so: they keep everything behind them out of the cache.
+    #[arg(long)]
+    pub(crate) keep_client_noise: bool,
     /// Requests that wait for a place; more are refused.
     #[arg(long, default_value_t = 256, value_name = "N")]
     pub(crate) queue: usize,
@@ -359,6 +380,13 @@ pub(crate) struct BenchArgs {
     /// Print the figures as JSON.
     #[arg(long)]
     pub(crate) json: bool,
+}
+
+/// Other servers have a flag of this name, which users bring along.
+fn no_cache_reuse(_: &str) -> Result<Infallible, String> {
+    Err("there is no such thing here: cached tokens moved to other positions give other answers than a cold run, and \
+         a recurrent state cannot be moved at all. Common prefixes are always reused, exactly; see --cache-ram"
+        .to_owned())
 }
 
 fn kv_type(name: &str) -> Result<KvType, String> {

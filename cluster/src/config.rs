@@ -187,7 +187,7 @@ mod tests {
     /// The flags of a command, and its model where it takes one.
     fn keys_of(command: &clap::Command) -> BTreeSet<String> {
         let key = |argument: &clap::Arg| match argument.get_long() {
-            Some(flag) => Some(flag.to_owned()),
+            Some(flag) => Some(flag.to_owned()).filter(|_| !argument.is_hide_set()),
             None => Some(argument.get_id().as_str().to_owned()).filter(|id| id == "model"),
         };
         command.get_arguments().filter_map(key).collect()

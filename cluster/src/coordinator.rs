@@ -153,12 +153,14 @@ fn membership(
 ) -> Result<(Membership, Purpose)> {
     let shape = ModelShape::read(gguf)?;
     let wishes = layout::wishes(&shape, &arguments.model, &arguments.layout, Some(arguments.prefill_chunk))?;
-    let purpose = Purpose { program: PROGRAM.to_owned(), model: offer.model, wishes: format!("{wishes:?}") };
+    let cache_ram = arguments.layout.cache_ram.unwrap_or_default();
+    let purpose =
+        Purpose { program: PROGRAM.to_owned(), model: offer.model, wishes: format!("{wishes:?} {cache_ram:?}") };
     let remembered = store.remembered(&purpose)?;
     if let Some(row) = &remembered.row {
         info!(nodes = row.nodes().len(), epoch = %remembered.epoch, "the nodes of the row before are waited for");
     }
-    let planner = placing::Placing { shape, wishes, links: links.clone() };
+    let planner = placing::Placing { shape, wishes, cache_ram, cache: None, links: links.clone() };
     Ok((Membership::new(arguments.layout.shards, Box::new(planner)).remembering(remembered), purpose))
 }
 

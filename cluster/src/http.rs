@@ -115,6 +115,7 @@ fn api_config(arguments: &ApiArgs, gguf: &Gguf) -> Result<ApiConfig> {
     Ok(ApiConfig {
         api_keys: ApiKeys::new(api_keys(arguments)?),
         defaults: recommended_sampling(gguf)?,
+        keep_client_noise: arguments.keep_client_noise,
         // Answers have ended by then; what is left of them is read, or never.
         shutdown_timeout: shutdown::FLUSH,
         workers: host::cores().clamp(1, 4),

@@ -50,9 +50,11 @@ pub(crate) fn plan(
 
 /// The bounds of a row that is laid out so.
 pub(crate) fn limits(placement: &Placement, prefill_rows: Option<usize>) -> Limits {
-    let Placement { slots, pages, page_tokens, context, step_rows, step_wanted, .. } = *placement;
-    let usual = Limits::new(placement.stages.len(), slots, pages, page_tokens, context);
-    Limits { step_rows, step_wanted, prefill_rows: prefill_rows.unwrap_or(usual.prefill_rows), ..usual }
+    let Placement { sessions, pages, page_tokens, context, step_rows, step_wanted, .. } = *placement;
+    let usual = Limits::new(placement.stages.len(), sessions, pages, page_tokens, context);
+    let (prefill_rows, snapshots) = (prefill_rows.unwrap_or(usual.prefill_rows), placement.cache.snapshots);
+    let has_states = placement.state_per_session > 0;
+    Limits { step_rows, step_wanted, prefill_rows, snapshots, has_states, ..usual }
 }
 
 /// Where the layers go, in `memory` bytes or in what this host has free.
@@ -69,7 +71,9 @@ pub(crate) fn placement(
         memory_bytes: memory.or_else(|| Some(host::available_memory()?.saturating_sub(MARGIN))).unwrap_or(u64::MAX),
         threads: layout.threads.unwrap_or_else(host::cores),
     };
-    planner::plan(&shape, &wishes, &host).context("the model cannot be placed")
+    let ram = layout.cache_ram.unwrap_or_default();
+    let placed = planner::with_cache(&shape, &wishes, ram, |wishes| planner::plan(&shape, wishes, &host));
+    placed.context("the model cannot be placed")
 }
 
 /// What the flags ask of a placement.
@@ -88,6 +92,7 @@ pub(crate) fn wishes(
         );
         wishes.step_rows = rows.saturating_add(layout.sessions);
     }
+    wishes.kv_tokens = layout.kv_tokens;
     wishes.key_type = layout.key_type();
     wishes.value_type = layout.value_type();
     wishes.scaled_rope = model.yarn_factor.is_some() || model.rope_freq_base.is_some();

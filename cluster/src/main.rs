@@ -4,6 +4,7 @@
 //! and actors together. Decisions are made elsewhere: this crate only connects.
 
 mod bench;
+mod cache;
 mod cli;
 mod config;
 mod control;
@@ -82,6 +83,7 @@ fn carry_out(command: Command) -> anyhow::Result<()> {
         Command::Scale(ScaleArgs { action, nodes, service }) => scale::change(action.action(), nodes, &service),
         Command::Drain(DrainArgs { nodes, service }) => scale::change(ScaleAction::Drain, nodes, &service),
         Command::Rebalance(arguments) => scale::change(ScaleAction::Rebalance, Vec::new(), &arguments.service),
+        Command::Cache(arguments) => cache::cache(&arguments),
         Command::Run(arguments) => run::run(arguments),
         Command::Plan(arguments) => plan::plan(&arguments),
         Command::Simulate(arguments) => simulate::simulate(&arguments),

@@ -70,7 +70,9 @@ fn place(gguf: &Gguf, arguments: &PlanArgs, cluster: &Cluster) -> Result<Placeme
         targets: arguments.target.unwrap_or_default(),
         ..layout::wishes(&shape, &arguments.model, &arguments.layout, None)?
     };
-    planner::place(&shape, &wishes, cluster).context("the model cannot be placed")
+    let ram = arguments.layout.cache_ram.unwrap_or_default();
+    let placed = planner::with_cache(&shape, &wishes, ram, |wishes| planner::place(&shape, wishes, cluster));
+    placed.context("the model cannot be placed")
 }
 
 fn bytes(gibibytes: f64) -> Result<u64> {

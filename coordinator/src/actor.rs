@@ -22,6 +22,8 @@ use tokio_stream::wrappers::ReceiverStream;
 use tracing::{debug, debug_span, error, warn};
 use uuid::Uuid;
 
+use crate::cache::actor::{ChangeCache, GetCache};
+use crate::cache::{CacheChange, CacheChanged, CacheList};
 use crate::engine::{Answer, Engine, Generate, Generation, ModelCard, Sessions, Status, Update};
 use crate::error::{Error, Result};
 use crate::metrics;
@@ -171,6 +173,7 @@ impl CoordinatorActor {
                 metrics::interrupted();
                 self.tell(session, SessionEvent::Interrupted)
             }
+            Action::Paused { session } => self.tell(session, SessionEvent::Interrupted),
             Action::Outcome { session, outcome, position } => {
                 self.tell(session, SessionEvent::Outcome { outcome, position })
             }
@@ -370,6 +373,16 @@ impl Sessions for Addr<CoordinatorActor> {
                 admission.await.map_err(|_| Error::Lost { reason: "the session ended unexpectedly".to_owned() })??;
             Ok(generation)
         })
+    }
+
+    fn cache(&self, limit: usize) -> Answer<CacheList> {
+        let address = self.clone();
+        Box::pin(async move { address.send(GetCache(limit)).await.map_err(|_| Error::ShuttingDown) })
+    }
+
+    fn change_cache(&self, change: CacheChange, tokens: Vec<u32>) -> Answer<CacheChanged> {
+        let address = self.clone();
+        Box::pin(async move { address.send(ChangeCache { change, tokens }).await.map_err(|_| Error::ShuttingDown)? })
     }
 
     fn status(&self) -> Answer<Status> {

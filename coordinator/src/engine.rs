@@ -9,6 +9,7 @@ use paceline_proto::{Logprobs, SamplingSettings, SessionId};
 use paceline_text::{ChatTemplate, Tokenizer};
 use tokio::sync::{mpsc, watch};
 
+use crate::cache::{CacheChange, CacheChanged, CacheList};
 use crate::error::{Error, Result};
 pub use crate::status::{StageStatus, Status};
 
@@ -133,6 +134,10 @@ pub(crate) trait Sessions: Send + Sync {
     fn start(&self, request: Generate) -> Answer<Generation>;
     /// The state of the service.
     fn status(&self) -> Answer<Status>;
+    /// What it remembers, at most so many texts.
+    fn cache(&self, limit: usize) -> Answer<CacheList>;
+    /// Changes what becomes of a text.
+    fn change_cache(&self, change: CacheChange, tokens: Vec<u32>) -> Answer<CacheChanged>;
 }
 
 /// A future answer of the coordinator.
@@ -187,6 +192,23 @@ impl Engine {
     /// When the coordinator is gone.
     pub async fn status(&self) -> Result<Status> {
         self.sessions.status().await
+    }
+
+    /// What it remembers: at most `limit` texts, the last used first.
+    ///
+    /// # Errors
+    /// When the coordinator is gone.
+    pub async fn cache(&self, limit: usize) -> Result<CacheList> {
+        self.sessions.cache(limit).await
+    }
+
+    /// Keeps or forgets the text of these tokens. Pinning keeps what is cached of it, dropping forgets what goes on from
+    /// all of it.
+    ///
+    /// # Errors
+    /// When nothing of it is cached (not all of it, for dropping), too much would be pinned, or the coordinator is gone.
+    pub async fn change_cache(&self, change: CacheChange, tokens: Vec<u32>) -> Result<CacheChanged> {
+        self.sessions.change_cache(change, tokens).await
     }
 
     /// Refuses what no model could answer, before it reaches the coordinator.

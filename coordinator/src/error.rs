@@ -67,6 +67,18 @@ pub enum Error {
         /// What the stage says.
         reason: String,
     },
+    /// It cannot be pinned or dropped.
+    #[error("these {tokens} tokens are not cached; send them as a request first")]
+    NotCached {
+        /// Tokens of the text.
+        tokens: usize,
+    },
+    /// Others need room too.
+    #[error("{reason}")]
+    TooMuchPinned {
+        /// The numbers.
+        reason: String,
+    },
     /// The reader of the answer is gone.
     #[error("the client left")]
     ClientLeft,

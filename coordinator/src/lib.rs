@@ -4,6 +4,7 @@
 //! [`actor::Control`]. This crate must never import a shard: they meet through steps, replies and links only.
 
 pub mod actor;
+mod cache;
 pub mod engine;
 mod error;
 pub mod metrics;
@@ -13,10 +14,12 @@ mod status;
 mod switching;
 pub mod testing;
 
+pub use cache::{CacheChange, CacheChanged, CacheList, CachedPath};
 pub use engine::{
     Engine, FinishReason, Finished, Generate, Generation, Missed, ModelCard, Reuse, StageStatus, Status, Tier, Timings,
     TokenUpdate, Update, Usage,
 };
 pub use error::{Error, Result};
 pub use placement::{Health, LinkCard, Placed, PlacementError, Service, Shards, StageCard};
+pub use status::CacheStatus;
 pub use switching::Still;

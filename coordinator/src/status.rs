@@ -3,7 +3,7 @@
 use paceline_core::coordinator;
 use serde::{Deserialize, Serialize};
 
-use crate::placement::StageCard;
+use crate::placement::{MemoryBytes, StageCard};
 
 /// How the service is doing right now. Totals run from the start, those of stages from the start of their placement.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
@@ -30,6 +30,9 @@ pub struct Status {
     pub interrupted: usize,
     /// Sessions admitted.
     pub admitted: u64,
+    /// How often one was paused because there was no page for one before it.
+    #[serde(default)]
+    pub pauses: u64,
     /// Pages that running sessions hold.
     pub pages_used: usize,
     /// Pages promised to them beyond those.
@@ -48,8 +51,66 @@ pub struct Status {
     pub decode_tokens: u64,
     /// Steps sent.
     pub steps: u64,
+    /// What is remembered, and what that saved.
+    #[serde(default)]
+    pub cache: CacheStatus,
     /// The stages, in row order.
     pub stages: Vec<StageStatus>,
+}
+
+/// What is remembered of prompts and answers, and what that saved. All of it is on the stages' devices.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct CacheStatus {
+    /// Sessions that were let in, each time that they were.
+    pub lookups: u64,
+    /// Of these, sessions of which some tokens were cached.
+    pub hits: u64,
+    /// Tokens that were cached.
+    pub cached_tokens: u64,
+    /// Tokens that were run again although they were known, because no state is kept where they end.
+    pub reread_tokens: u64,
+    /// Pages that the cache holds; running sessions may share them.
+    pub pages: usize,
+    /// Of these, pages that nobody else holds.
+    pub idle_pages: usize,
+    /// Bytes of its pages, on all stages together.
+    pub page_bytes: u64,
+    /// Recurrent states that it keeps.
+    pub snapshots: usize,
+    /// The most that it may keep.
+    pub snapshot_slots: usize,
+    /// Bytes of its states, on all stages together.
+    pub snapshot_bytes: u64,
+    /// Pages that made room for others.
+    pub evicted_pages: u64,
+    /// States that made room for others.
+    pub evicted_snapshots: u64,
+    /// States that went because the pages before them did.
+    pub stranded_snapshots: u64,
+}
+
+impl CacheStatus {
+    fn new(core: &coordinator::Status, cards: &[StageCard]) -> Self {
+        let memory = |of: fn(&MemoryBytes) -> u64| cards.iter().map(|card| of(&card.memory.actual)).sum::<u64>();
+        let share = |bytes: u64, part: usize, whole: usize| bytes.checked_div(whole as u64).unwrap_or(0) * part as u64;
+        let (pages, snapshots) = (core.index.pages, core.index.snapshots);
+        Self {
+            lookups: core.cache.lookups,
+            hits: core.cache.hits,
+            cached_tokens: core.cache.cached_tokens,
+            reread_tokens: core.cache.reread_tokens,
+            pages,
+            idle_pages: core.pages_idle,
+            page_bytes: share(memory(|bytes| bytes.key_value), pages, core.pages_used + core.pages_free),
+            snapshots,
+            snapshot_slots: core.snapshots,
+            snapshot_bytes: share(memory(|bytes| bytes.states), snapshots, core.slots + core.snapshots),
+            evicted_pages: core.index.evicted_pages,
+            evicted_snapshots: core.index.evicted_snapshots,
+            stranded_snapshots: core.index.stranded_snapshots,
+        }
+    }
 }
 
 /// A stage, and what it did since its placement began.
@@ -79,6 +140,7 @@ impl Status {
             idle_micros: totals.idle,
             sent_bytes: totals.sent,
         });
+        let cache = CacheStatus::new(&core, cards);
         Self {
             uptime_seconds: 0.0,
             ready: core.broken.is_none(),
@@ -90,6 +152,7 @@ impl Status {
             waiting: core.waiting,
             interrupted: core.interrupted,
             admitted: core.admitted,
+            pauses: core.pauses,
             pages_used: core.pages_used,
             pages_reserved: core.pages_reserved,
             pages: core.pages_used + core.pages_free,
@@ -99,6 +162,7 @@ impl Status {
             prefill_tokens: core.prefill_tokens,
             decode_tokens: core.decode_tokens,
             steps: core.steps,
+            cache,
             stages: stages.collect(),
         }
     }

@@ -36,6 +36,16 @@ for chunk in stream:
 assert "".join(pieces) == choice.message.content
 assert reason == "stop" and len(pieces) > 3
 assert usage.completion_tokens == answer.usage.completion_tokens
+# The prompt was read already: all but the opening of the answer is found again.
+assert usage.prompt_tokens - 8 <= usage.prompt_tokens_details.cached_tokens < usage.prompt_tokens, usage
+
+# A turn is appended: what the first turn read is not read again.
+turn = client.chat.completions.with_raw_response.create(
+    model=model, temperature=0, max_tokens=8,
+    messages=[*messages, {"role": "assistant", "content": choice.message.content}, {"role": "user", "content": "And for Abel?"}],
+)
+assert turn.parse().usage.prompt_tokens_details.cached_tokens >= usage.prompt_tokens - 8
+assert turn.headers["x-paceline-cache-tier"] == "device"
 
 # Several choices, sampled, by seed.
 sample = dict(model=model, messages=[{"role": "user", "content": "Tell me of the sea."}], temperature=1.0, n=3, max_tokens=24)

@@ -11,3 +11,4 @@ pub mod models;
 pub mod npy;
 pub mod random;
 pub mod row;
+pub mod warm;

@@ -159,13 +159,38 @@ impl ModelRun {
         self.text(session, tokens, chunk).pop().expect("there are tokens")
     }
 
-    /// Ends a session; its pages and slot are used again.
+    /// Begins a session that goes on from where another is, as a cache does it: its full pages are shared, its state and
+    /// its last page, if that is partly filled, are copied.
+    ///
+    /// # Panics
+    /// If there is no such session, or no room for another.
+    pub fn fork(&mut self, session: u32, copy: u32) {
+        let Session { slot: from, pages, tokens } = &self.sessions[&session];
+        let (from, tokens, mut pages) = (*from, *tokens, pages.clone());
+        self.make_room(copy, 0);
+        let slot = self.sessions[&copy].slot;
+        let mut operations = vec![MemoryOperation::CopyState { from, to: slot }];
+        pages.truncate(tokens.div_ceil(self.layout.page_tokens));
+        if !tokens.is_multiple_of(self.layout.page_tokens) {
+            let to = self.free_pages.pop().expect("a page is free");
+            let partly_filled = pages.last_mut().expect("it holds the last tokens");
+            operations.push(MemoryOperation::CopyPage { from: std::mem::replace(partly_filled, to), to });
+        }
+        for stage in &mut self.stages {
+            operations.iter().for_each(|operation| stage.apply(*operation).expect("slots and pages exist"));
+        }
+        self.sessions.insert(copy, Session { slot, pages, tokens });
+    }
+
+    /// Ends a session; its slot, and its pages that no other session shares, are used again.
     ///
     /// # Panics
     /// If there is no such session.
     pub fn end(&mut self, session: u32) {
-        let session = self.sessions.remove(&session).expect("the session is running");
-        self.free_pages.extend(session.pages);
+        let ended = self.sessions.remove(&session).expect("the session is running");
+        let shared = |page: &u32| self.sessions.values().any(|other| other.pages.contains(page));
+        let free: Vec<u32> = ended.pages.into_iter().filter(|page| !shared(page)).collect();
+        self.free_pages.extend(free);
     }
 
     fn run(&mut self, chunks: &[Chunk], mut observe: Option<Observer<'_>>) {

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use paceline_compute::cpu::CpuDevice;
 use paceline_compute::device::{Device, MemorySpec};
-use paceline_core::coordinator::{Action, Event};
+use paceline_core::coordinator::{Action, Event, Status};
 use paceline_core::session::{Action as SessionAction, Event as SessionEvent, Finish, Goal, Request, TokenGoal};
 use paceline_core::{Coordinator, Limits, Session};
 use paceline_gguf::{Gguf, KvType, ModelShape};
@@ -31,26 +31,63 @@ pub struct RowLayout {
     pub prefill_rows: usize,
     /// Tokens of a session.
     pub context: usize,
+    /// Tokens of all sessions together, if not of so many as can run at once.
+    pub kv_tokens: Option<usize>,
+    /// Tokens for which a session reserves pages on top of those it has.
+    pub growth_tokens: usize,
+    /// Keep what was computed for whoever begins alike.
+    pub caches: bool,
+    /// States kept besides those of the sessions.
+    pub snapshots: usize,
+    /// How far apart they are in long prompts.
+    pub snapshot_stride: usize,
+    /// How keys and values are stored.
+    pub key_value_type: KvType,
+}
+
+impl Default for RowLayout {
+    fn default() -> Self {
+        Self {
+            shards: 1,
+            run_ahead: false,
+            slots: 4,
+            prefill_rows: 32,
+            context: 256,
+            kv_tokens: None,
+            growth_tokens: 16,
+            caches: false,
+            snapshots: 0,
+            snapshot_stride: 64,
+            key_value_type: KvType::F16,
+        }
+    }
 }
 
 impl RowLayout {
-    fn limits(&self) -> Limits {
+    fn limits(&self, model: &Gguf) -> Limits {
+        let shape = ModelShape::read(model).expect("the model's shape");
         let page_tokens = 16;
-        let pages = self.slots * self.context.div_ceil(page_tokens);
+        let all = self.slots * self.context.div_ceil(page_tokens);
+        let pages = self.kv_tokens.map_or(all, |tokens| tokens.div_ceil(page_tokens));
         Limits {
             run_ahead: self.run_ahead,
             prefill_rows: self.prefill_rows,
+            growth_tokens: self.growth_tokens,
+            // Without snapshots a model with states keeps nothing.
+            snapshots: if self.caches { self.snapshots } else { 0 },
+            has_states: !self.caches || shape.state_bytes(0..shape.layers.len()) > 0,
+            snapshot_stride: self.snapshot_stride,
             ..Limits::new(self.shards, self.slots, pages, page_tokens, self.context)
         }
     }
 
-    fn memory(limits: &Limits) -> MemorySpec {
+    fn memory(&self, limits: &Limits) -> MemorySpec {
         MemorySpec {
             page_tokens: limits.page_tokens,
             pages: limits.pages,
-            slots: limits.slots,
-            key_type: KvType::F16,
-            value_type: KvType::F16,
+            slots: limits.slots + limits.snapshots,
+            key_type: self.key_value_type,
+            value_type: self.key_value_type,
             rows: limits.step_rows,
             wanted: limits.step_wanted,
         }
@@ -62,7 +99,7 @@ impl RowLayout {
 pub struct Answer {
     /// Its tokens.
     pub tokens: Vec<u32>,
-    /// The bits of the logits from which each token was chosen.
+    /// The bits of the logits from which each token was chosen, and maybe one that was computed and never told.
     pub logits: Vec<Vec<u32>>,
     /// How it ended.
     pub finish: Option<Finish>,
@@ -70,6 +107,7 @@ pub struct Answer {
 
 struct Talk {
     core: Session,
+    prompt_tokens: usize,
     answer: Answer,
 }
 
@@ -93,11 +131,11 @@ impl Row {
     /// # Panics
     /// If they cannot be loaded.
     pub fn new(model: &Arc<Gguf>, layout: &RowLayout) -> Row {
-        let (limits, epoch) = (layout.limits(), Epoch::default());
+        let (limits, epoch) = (layout.limits(model), Epoch::default());
         Row {
             model: Arc::clone(model),
             epoch,
-            stages: load(model, RowLayout::memory(&limits), &limits, epoch),
+            stages: load(model, layout.memory(&limits), &limits, epoch),
             coordinator: Coordinator::new(epoch, limits),
             talks: BTreeMap::new(),
             under_way: VecDeque::new(),
@@ -109,6 +147,18 @@ impl Row {
 
     /// Starts a session that generates `tokens` tokens after the prompt, whatever they are.
     pub fn start(&mut self, number: u128, prompt: &[u32], tokens: usize, sampling: SamplingSettings) -> SessionId {
+        self.start_with(number, prompt, &[], tokens, sampling)
+    }
+
+    /// The same with positions in the prompt at which a state is worth keeping.
+    pub fn start_with(
+        &mut self,
+        number: u128,
+        prompt: &[u32],
+        boundaries: &[usize],
+        tokens: usize,
+        sampling: SamplingSettings,
+    ) -> SessionId {
         let id = SessionId(Uuid::from_u128(number));
         let goal = Goal::Tokens(TokenGoal {
             end_tokens: [].into(),
@@ -117,8 +167,8 @@ impl Row {
             max_tokens: Some(tokens),
             context: self.context,
         });
-        let core = Session::new(Request { prompt: prompt.to_vec(), boundaries: Vec::new(), sampling, goal });
-        self.talks.insert(id, Talk { core, answer: Answer::default() });
+        let core = Session::new(Request { prompt: prompt.to_vec(), boundaries: boundaries.to_vec(), sampling, goal });
+        self.talks.insert(id, Talk { core, prompt_tokens: prompt.len(), answer: Answer::default() });
         self.tell(id, SessionEvent::Begin);
         id
     }
@@ -140,14 +190,10 @@ impl Row {
     /// # Panics
     /// If they cannot be loaded.
     pub fn replace(&mut self, layout: &RowLayout) {
-        let limits = layout.limits();
+        let limits = layout.limits(&self.model);
         self.epoch.0 += 1;
         self.under_way.clear();
-        self.stages = load(&self.model, RowLayout::memory(&limits), &limits, self.epoch);
-        // A token that was computed and never told is computed again.
-        for Talk { answer, .. } in self.talks.values_mut() {
-            answer.logits.truncate(answer.tokens.len());
-        }
+        self.stages = load(&self.model, layout.memory(&limits), &limits, self.epoch);
         self.on(Event::Reset { epoch: self.epoch, limits: Box::new(limits) });
     }
 
@@ -176,11 +222,27 @@ impl Row {
         &self.talks[&id].answer
     }
 
-    /// Is every page, every slot and every stage's memory of sessions free again?
+    /// Is every page, every slot and every stage's memory of sessions free again, or the cache's?
     pub fn is_clean(&self) -> bool {
         let status = self.coordinator.status();
         let empty = |stage: &Stage| stage.open_sessions().is_empty();
-        status.running == 0 && status.waiting == 0 && status.pages_used == 0 && self.stages.iter().all(empty)
+        let idle = status.running == 0 && status.waiting == 0 && status.pages_used == status.pages_idle;
+        idle && self.stages.iter().all(empty)
+    }
+
+    /// What the coordinator says of itself.
+    pub fn status(&self) -> Status {
+        self.coordinator.status()
+    }
+
+    /// Forgets what became of a session that is over.
+    pub fn forget(&mut self, id: SessionId) -> Option<Answer> {
+        self.talks.remove(&id).map(|talk| talk.answer)
+    }
+
+    /// How often a session made room for others.
+    pub fn pauses(&self) -> u64 {
+        self.coordinator.status().pauses
     }
 
     /// Rows that were sent before the token they begin with was back.
@@ -226,8 +288,14 @@ impl Row {
             .filter(|(chunk, result)| chunk.wanted == Wanted::Sample && sampled(&result.outcome));
         let rows = wanted.clone().count();
         for ((chunk, _), row) in wanted.zip(logits.chunks_exact((logits.len() / rows.max(1)).max(1))) {
-            if let Some(talk) = self.talks.get_mut(&chunk.session) {
-                talk.answer.logits.push(row.iter().copied().map(f32::to_bits).collect());
+            let Some(Talk { prompt_tokens, answer, .. }) = self.talks.get_mut(&chunk.session) else { continue };
+            let bits: Vec<u32> = row.iter().copied().map(f32::to_bits).collect();
+            let place = chunk.start as usize + chunk.input.rows() - *prompt_tokens;
+            match answer.logits.get(place) {
+                Some(before) => {
+                    assert!(*before == bits, "token {place} of {} is computed again otherwise", chunk.session)
+                }
+                None => answer.logits.push(bits),
             }
         }
     }
@@ -244,7 +312,9 @@ impl Row {
                     self.under_way.push_back(Frame { step, payload: Payload::empty(), times: Vec::new() });
                 }
                 Action::Opened { session, reuse } => self.tell(session, SessionEvent::Opened(reuse)),
-                Action::Interrupted { session } => self.tell(session, SessionEvent::Interrupted),
+                Action::Interrupted { session } | Action::Paused { session } => {
+                    self.tell(session, SessionEvent::Interrupted)
+                }
                 Action::Outcome { session, outcome, position } => {
                     self.tell(session, SessionEvent::Outcome { outcome, position });
                 }
@@ -259,7 +329,8 @@ impl Row {
     }
 
     fn tell(&mut self, session: SessionId, event: SessionEvent) {
-        let talk = self.talks.get_mut(&session).expect("the session was started");
+        // What is said to one that was forgotten is of no interest any more.
+        let Some(talk) = self.talks.get_mut(&session) else { return };
         let mut actions = Vec::new();
         talk.core.on(event, &mut actions);
         for action in actions {

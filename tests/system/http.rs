@@ -13,12 +13,19 @@ const HANG: Duration = Duration::from_secs(120);
 #[derive(Debug)]
 pub(crate) struct Response {
     pub(crate) status: u16,
+    /// The status line and the headers.
+    pub(crate) head: Vec<String>,
     pub(crate) body: String,
 }
 
 impl Response {
     pub(crate) fn json(&self) -> Value {
         serde_json::from_str(&self.body).unwrap_or_else(|error| panic!("{error}: {}", self.body))
+    }
+
+    pub(crate) fn header(&self, name: &str) -> Option<&str> {
+        let fields = self.head.iter().filter_map(|line| line.split_once(": "));
+        fields.into_iter().find(|(field, _)| field.eq_ignore_ascii_case(name)).map(|(_, value)| value)
     }
 }
 
@@ -77,7 +84,7 @@ fn read(reader: &mut impl BufRead) -> Response {
     } else {
         reader.read_to_end(&mut body).expect("a body");
     }
-    Response { status, body: String::from_utf8(body).expect("UTF-8") }
+    Response { status, head, body: String::from_utf8(body).expect("UTF-8") }
 }
 
 /// Reads the next chunk of a chunked body; `None` at its end.

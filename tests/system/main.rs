@@ -3,6 +3,7 @@
 mod answers;
 mod bad_files;
 mod bad_requests;
+mod cache;
 mod chaos;
 mod clients;
 mod cluster;
@@ -14,6 +15,7 @@ mod hanging;
 mod http;
 mod leaving;
 mod logs;
+mod pausing;
 mod program;
 mod restarts;
 mod scaling;

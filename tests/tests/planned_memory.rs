@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use paceline_compute::device::{Device, MemorySpec, MemoryUse};
-use paceline_core::planner::{Host, Memory, Placement, Wishes, plan};
+use paceline_core::planner::{Cache, Host, Memory, Placement, Wishes, plan};
 use paceline_gguf::{Gguf, KvType, ModelShape, testing::PublishedShape};
 use paceline_model::{StageLayers, record};
 use paceline_tests::model_run::cpu;
@@ -67,6 +67,7 @@ fn no_model_takes_more_than_was_planned() {
         for (shards, rows) in [(1, 1), (1, 512), (2.min(blocks), 64)] {
             let mut wishes = Wishes::new(shards, 256, 3);
             wishes.step_rows = rows + 3;
+            wishes.cache = Cache { snapshots: rows % 5, pages: rows % 7 };
             check(&model, &wishes, f64::INFINITY);
         }
     }
@@ -80,5 +81,6 @@ fn a_model_of_real_size_takes_nearly_what_was_planned() {
     let model = Arc::new(Gguf::open(&path).expect("a model"));
     let wishes = Wishes { key_type: KvType::Q8_0, value_type: KvType::Q8_0, ..Wishes::new(1, 8192, 4) };
     check(&model, &wishes, 1.03);
-    check(&model, &Wishes { shards: Some(3), ..wishes }, 1.2);
+    check(&model, &Wishes { shards: Some(3), ..wishes.clone() }, 1.2);
+    check(&model, &Wishes { cache: Cache { snapshots: 16, pages: 100 }, ..wishes }, 1.03);
 }

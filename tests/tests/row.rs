@@ -44,7 +44,7 @@ fn expected(model: &Arc<Gguf>) -> Vec<(Vec<u32>, Vec<Vec<u32>>)> {
 }
 
 fn layout(shards: usize, run_ahead: bool) -> RowLayout {
-    RowLayout { shards, run_ahead, slots: 4, prefill_rows: 32, context: 256 }
+    RowLayout { shards, run_ahead, ..RowLayout::default() }
 }
 
 fn check(name: &str) {
@@ -188,6 +188,25 @@ fn a_row_that_is_replaced_by_one_of_other_stages_changes_no_bit() {
             }
         });
         assert!(told(&row, &ids) == expected, "first replaced after {first} steps");
+    }
+}
+
+#[test]
+fn sessions_that_make_room_for_others_change_no_bit() {
+    for name in ["nano16-f32", "mini-llama-Q4_K_M"] {
+        let model = model(name);
+        let expected = undisturbed(&model, &layout(1, false)).0;
+        for (shards, run_ahead) in [(1, false), (1, true), (2, true)] {
+            // Eight pages, of which the longest session needs seven.
+            let few = RowLayout { kv_tokens: Some(128), context: 128, growth_tokens: 4, ..layout(shards, run_ahead) };
+            let mut row = Row::new(&model, &few);
+            let ids = serve(&mut row, |_, _| {});
+            assert!(
+                told(&row, &ids) == expected,
+                "{name}, {shards} stages, run-ahead {run_ahead}: other tokens or bits"
+            );
+            assert!(row.pauses() > 0, "{name}, {shards} stages, run-ahead {run_ahead}: nobody made room");
+        }
     }
 }
 

@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use paceline_core::membership::Planner;
-use paceline_core::planner::{self, Cluster, DeviceSpec, LinkSpeed, Placement, StagePlan, Wishes};
+use paceline_core::planner::{self, Cache, CacheRam, Cluster, DeviceSpec, LinkSpeed, Placement, StagePlan, Wishes};
 use paceline_gguf::ModelShape;
 use paceline_proto::NodeId;
 
@@ -58,13 +58,26 @@ pub(super) struct Placing {
     pub(super) shape: ModelShape,
     /// But for the number of stages, which may change while the service runs.
     pub(super) wishes: Wishes,
+    /// Memory of the cache.
+    pub(super) cache_ram: CacheRam,
+    /// What the last placement had for it. The next has the same if that fits, so that sessions can move there.
+    pub(super) cache: Option<Cache>,
     pub(super) links: Links,
 }
 
 impl Planner for Placing {
     fn place(&mut self, nodes: &[(NodeId, DeviceSpec)], stages: usize) -> Result<Placement, String> {
         let wishes = Wishes { shards: Some(stages), ..self.wishes.clone() };
-        planner::place(&self.shape, &wishes, &cluster(nodes, &self.links)).map_err(|error| error.to_string())
+        let cluster = cluster(nodes, &self.links);
+        let place = |wishes: &Wishes| planner::place(&self.shape, wishes, &cluster);
+        let same = self.cache.map(|cache| place(&Wishes { cache, ..wishes.clone() }));
+        let placed = match same {
+            Some(Ok(placement)) => Ok(placement),
+            _ => planner::with_cache(&self.shape, &wishes, self.cache_ram, place),
+        };
+        let placement = placed.map_err(|error| error.to_string())?;
+        self.cache = Some(placement.cache);
+        Ok(placement)
     }
 
     fn shared(&self, one: &StagePlan, other: &StagePlan) -> u64 {

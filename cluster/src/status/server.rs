@@ -3,7 +3,10 @@
 use std::time::Duration;
 
 use anyhow::{Context, Result, anyhow, bail, ensure};
-use paceline_api::{SERVICE, ScaleReport, ScaleRequest, StatusReport};
+use paceline_api::{CacheReport, SERVICE, ScaleReport, ScaleRequest, StatusReport};
+use paceline_coordinator::CacheChanged;
+use serde::Serialize;
+use serde::de::DeserializeOwned;
 use serde_json::Value;
 use ureq::RequestBuilder;
 use ureq::http::{Response, StatusCode};
@@ -21,6 +24,8 @@ const PATIENCE: Duration = Duration::from_secs(5);
 const SCALE: &str = "/admin/v1/scale";
 /// The most time for that: layers are fetched and loaded first.
 const SCALE_PATIENCE: Duration = Duration::from_secs(1800);
+/// What is remembered; pages below it change that.
+const CACHE: &str = "/admin/v1/cache";
 /// The most bytes of an answer: some thousand stages.
 const ANSWER_BYTES: u64 = 4 << 20;
 
@@ -59,19 +64,40 @@ impl Server {
 
     /// Asks for a change of the row, and waits for its end.
     pub(crate) fn scale(&self, request: &ScaleRequest) -> Result<ScaleReport> {
-        let post = self.agent.post(format!("{}{SCALE}", self.url)).header("content-type", "application/json");
-        let post = self.with_key(post).config().timeout_global(Some(SCALE_PATIENCE)).build();
-        let (status, body) = self.read(post.send(serde_json::to_string(request)?), SCALE_PATIENCE)?;
+        self.ask(SCALE, request, SCALE_PATIENCE)
+    }
+
+    /// What it remembers, at most so many texts.
+    pub(crate) fn cache(&self, limit: usize) -> Result<CacheReport> {
+        let request = self.agent.get(format!("{}{CACHE}?limit={limit}", self.url));
+        let answer = self.with_key(request).call();
+        let (status, body) = self.read(answer, PATIENCE)?;
+        self.report(CACHE, status, &body)
+    }
+
+    /// Pins, unpins or drops what it remembers of a text.
+    pub(crate) fn change_cache(&self, action: &str, which: &Value) -> Result<CacheChanged> {
+        self.ask(&format!("{CACHE}/{action}"), which, PATIENCE)
+    }
+
+    fn ask<T: DeserializeOwned>(&self, page: &str, request: &impl Serialize, patience: Duration) -> Result<T> {
+        let post = self.agent.post(format!("{}{page}", self.url)).header("content-type", "application/json");
+        let post = self.with_key(post).config().timeout_global(Some(patience)).build();
+        let (status, body) = self.read(post.send(serde_json::to_string(request)?), patience)?;
+        self.report(page, status, &body)
+    }
+
+    fn report<T: DeserializeOwned>(&self, page: &str, status: StatusCode, body: &str) -> Result<T> {
         self.check_key(status)?;
         let url = &self.url;
         if !status.is_success() {
-            let answer: Value = serde_json::from_str(&body).unwrap_or_default();
+            let answer: Value = serde_json::from_str(body).unwrap_or_default();
             match answer.pointer("/error/message").and_then(Value::as_str) {
                 Some(message) => bail!("{url} says: {}", printable(message)),
-                None => bail!("what answers at {url} cannot be scaled ({SCALE} gave HTTP {status})"),
+                None => bail!("what answers at {url} does not do that ({page} gave HTTP {status})"),
             }
         }
-        serde_json::from_str(&body).with_context(|| format!("{url} answers with a report that cannot be read"))
+        serde_json::from_str(body).with_context(|| format!("{url} answers with a report that cannot be read"))
     }
 
     fn with_key<Body>(&self, request: RequestBuilder<Body>) -> RequestBuilder<Body> {

@@ -1,13 +1,13 @@
 //! Several answers at once, each on its own session, as one stream of what happens.
 
 use futures_util::stream::{self, BoxStream, SelectAll, StreamExt};
-use paceline_coordinator::{Engine, Error, Finished, Generate, Generation, TokenUpdate, Update};
+use paceline_coordinator::{Engine, Error, Finished, Generate, Generation, Reuse, TokenUpdate, Update};
 
 /// What happened to one of the answers.
 #[derive(Debug)]
 pub(crate) enum Progress {
-    /// Its session runs.
-    Admitted,
+    /// Its session runs, and so much of its prompt was known.
+    Admitted(Reuse),
     /// It is one token longer.
     Token(TokenUpdate),
     /// It is complete.
@@ -51,7 +51,7 @@ impl Life {
     async fn advance(self) -> Option<(Progress, Self)> {
         match self {
             Self::Waiting(engine, request) => Some(match engine.generate(*request).await {
-                Ok(generation) => (Progress::Admitted, Self::Running(generation)),
+                Ok(generation) => (Progress::Admitted(generation.reuse), Self::Running(generation)),
                 Err(error) => (Progress::Failed(error), Self::Over),
             }),
             Self::Running(mut generation) => Some(match generation.updates.recv().await {

@@ -5,6 +5,7 @@ mod events;
 
 use std::sync::Arc;
 
+use actix_web::http::header::{HeaderName, HeaderValue};
 use actix_web::{HttpRequest, HttpResponse, web};
 use paceline_coordinator::{Engine, Generate};
 use paceline_text::Tokenizer;
@@ -15,11 +16,14 @@ use crate::answers::Answers;
 use crate::error::{Error, Result};
 use crate::head::Head;
 use crate::json::Document;
-use crate::prompt::{self, Conversation};
+use crate::prompt::{self, Conversation, Prompt};
 use crate::server::Api;
 use crate::settings::{CommonFields, Delivery, MAX_LOGPROBS, integer};
 use crate::unserved::UnservedFields;
-use crate::{sse, transcript};
+use crate::{reuse, sse, transcript};
+
+/// Says what was taken out of the messages ([`ClientNoise`](paceline_text::ClientNoise)).
+const REMOVED: HeaderName = HeaderName::from_static("x-paceline-removed");
 
 /// The fields that only chat requests have.
 #[derive(Debug, Default, Deserialize)]
@@ -65,11 +69,11 @@ struct Reply {
     tokenizer: Arc<Tokenizer>,
     delivery: Delivery,
     logprobs: bool,
-    prompt: Vec<u32>,
+    prompt: Prompt,
 }
 
 impl Reply {
-    fn new(engine: &Engine, delivery: Delivery, logprobs: bool, prompt: Vec<u32>) -> Self {
+    fn new(engine: &Engine, delivery: Delivery, logprobs: bool, prompt: Prompt) -> Self {
         let object = if delivery.stream { "chat.completion.chunk" } else { "chat.completion" };
         let head = Head::new("chatcmpl", object, &engine.model().id);
         Self { head, tokenizer: Arc::clone(engine.tokenizer()), delivery, logprobs, prompt }
@@ -77,7 +81,7 @@ impl Reply {
 
     /// The ids of the prompt's tokens, if they were asked for.
     fn prompt_token_ids(&self) -> Option<&[u32]> {
-        self.delivery.token_ids.then_some(&self.prompt)
+        self.delivery.token_ids.then_some(&self.prompt.tokens)
     }
 }
 
@@ -86,13 +90,20 @@ pub(crate) async fn create(api: web::Data<Api>, request: HttpRequest, body: web:
     let document = Document::receive(&request, body, &api.config).await?;
     let (requests, reply) = Api::in_background(&api, move |api| prepare(api, &document)).await?;
     let answers = Answers::start(&api.engine, requests);
-    if reply.delivery.stream {
-        return sse::respond(answers, events::ChatEvents::new(reply), &api.config).await;
+    let removed = reply.prompt.removed.first().map(|removed| removed.noise);
+    let mut response = if reply.delivery.stream {
+        sse::respond(answers, events::ChatEvents::new(reply), &api.config).await?
+    } else {
+        let choices = reply.delivery.choices;
+        let (transcripts, tally) = transcript::collect(answers, choices, choices).await?;
+        tally.record();
+        let completion = completion::ChatCompletion::new(&reply, transcripts, &tally);
+        reuse::tell(HttpResponse::Ok(), tally.reuse()).json(completion)
+    };
+    if let Some(noise) = removed {
+        response.headers_mut().insert(REMOVED, HeaderValue::from_static(noise.name()));
     }
-    let choices = reply.delivery.choices;
-    let (transcripts, tally) = transcript::collect(answers, choices, choices).await?;
-    tally.record();
-    Ok(HttpResponse::Ok().json(completion::ChatCompletion::new(&reply, transcripts, &tally)))
+    Ok(response)
 }
 
 /// From the body to the work to be done; takes time with long conversations.
@@ -102,7 +113,7 @@ fn prepare(api: &Api, document: &Document) -> Result<(Vec<Generate>, Reply)> {
     let logprobs = fields.logprobs()?;
     let (settings, delivery) = document.read::<CommonFields>()?.check(api, logprobs)?;
     let conversation = fields.conversation()?;
-    let prompt = prompt::encode_conversation(&api.engine, conversation, api.config.prompt_bytes)?;
+    let prompt = prompt::encode_conversation(api, conversation)?;
     let requests = (0..delivery.choices).map(|choice| settings.generate(&prompt, choice)).collect();
     Ok((requests, Reply::new(&api.engine, delivery, logprobs.is_some(), prompt)))
 }

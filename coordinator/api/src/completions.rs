@@ -14,11 +14,11 @@ use crate::answers::Answers;
 use crate::error::{Error, Result};
 use crate::head::Head;
 use crate::json::Document;
-use crate::prompt;
+use crate::prompt::{self, Prompt};
 use crate::server::Api;
 use crate::settings::{CommonFields, Delivery, MAX_LOGPROBS, integer};
 use crate::unserved::UnservedFields;
-use crate::{sse, transcript};
+use crate::{reuse, sse, transcript};
 
 /// The most answers of one request, over all prompts.
 const MAX_ANSWERS: usize = 128;
@@ -83,11 +83,11 @@ struct Reply {
     tokenizer: Arc<Tokenizer>,
     delivery: Delivery,
     logprobs: bool,
-    prompts: Vec<Vec<u32>>,
+    prompts: Vec<Prompt>,
 }
 
 impl Reply {
-    fn new(engine: &Engine, delivery: Delivery, logprobs: bool, prompts: Vec<Vec<u32>>) -> Self {
+    fn new(engine: &Engine, delivery: Delivery, logprobs: bool, prompts: Vec<Prompt>) -> Self {
         let head = Head::new("cmpl", "text_completion", &engine.model().id);
         Self { head, tokenizer: Arc::clone(engine.tokenizer()), delivery, logprobs, prompts }
     }
@@ -99,7 +99,7 @@ impl Reply {
 
     /// The ids of the tokens of an answer's prompt, if they were asked for.
     fn prompt_token_ids(&self, index: usize) -> Option<&[u32]> {
-        self.delivery.token_ids.then(|| &*self.prompts[index / self.delivery.choices])
+        self.delivery.token_ids.then(|| &*self.prompts[index / self.delivery.choices].tokens)
     }
 }
 
@@ -113,7 +113,8 @@ pub(crate) async fn create(api: web::Data<Api>, request: HttpRequest, body: web:
     }
     let (transcripts, tally) = transcript::collect(answers, reply.count(), reply.delivery.choices).await?;
     tally.record();
-    Ok(HttpResponse::Ok().json(completion::TextCompletion::new(&reply, transcripts, &tally)))
+    let completion = completion::TextCompletion::new(&reply, transcripts, &tally);
+    Ok(reuse::tell(HttpResponse::Ok(), tally.reuse()).json(completion))
 }
 
 /// From the body to the work to be done; takes time with long prompts.
@@ -124,7 +125,8 @@ fn prepare(api: &Api, document: &Document) -> Result<(Vec<Generate>, Reply)> {
     let (settings, delivery) = document.read::<CommonFields>()?.check(api, logprobs)?;
     let prompts = fields.prompt.ok_or_else(|| Error::parameter("prompt", "prompt is missing"))?;
     prompts.check_count(delivery.choices)?;
-    let prompts = prompts.encode(api)?;
+    let prompts: Vec<Prompt> =
+        prompts.encode(api)?.into_iter().map(|tokens| Prompt { tokens, ..Prompt::default() }).collect();
     let choices = 0..delivery.choices;
     let requests =
         prompts.iter().flat_map(|prompt| choices.clone().map(|choice| settings.generate(prompt, choice))).collect();

@@ -25,6 +25,11 @@ pub struct ApiConfig {
     pub body_bytes: usize,
     /// The most bytes of all prompts of a request as text, templates rendered. Default: 4 MiB.
     pub prompt_bytes: usize,
+    /// Whether lines that known clients change on every request stay in system prompts ([`ClientNoise`]). Default: no,
+    /// they would make every prompt a new one to the cache.
+    ///
+    /// [`ClientNoise`]: paceline_text::ClientNoise
+    pub keep_client_noise: bool,
     /// The most time for the head of a request to arrive. Default: 10 s.
     pub head_timeout: Duration,
     /// The most time for the body of a request to arrive. Default: 60 s.
@@ -56,6 +61,7 @@ impl Default for ApiConfig {
             connections: 512,
             body_bytes: 8 << 20,
             prompt_bytes: 4 << 20,
+            keep_client_noise: false,
             head_timeout: Duration::from_secs(10),
             body_timeout: Duration::from_secs(60),
             idle_timeout: Duration::from_secs(75),

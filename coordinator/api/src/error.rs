@@ -197,6 +197,8 @@ fn classify_engine(error: &EngineError) -> Class<'static> {
         EngineError::ShuttingDown => Class::service(StatusCode::SERVICE_UNAVAILABLE, "shutting_down"),
         EngineError::Restoring { .. } => Class::service(StatusCode::SERVICE_UNAVAILABLE, "restoring"),
         EngineError::Lost { .. } => Class::service(StatusCode::INTERNAL_SERVER_ERROR, "answer_lost"),
+        EngineError::NotCached { .. } => Class::request(StatusCode::NOT_FOUND, "not_cached"),
+        EngineError::TooMuchPinned { .. } => Class::request(StatusCode::CONFLICT, "too_much_pinned"),
         EngineError::ClientLeft => Class::request(
             StatusCode::from_u16(CLIENT_CLOSED_REQUEST).expect("499 is between 100 and 999"),
             "client_left",

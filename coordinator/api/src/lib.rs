@@ -6,6 +6,7 @@
 
 mod access;
 mod answers;
+mod cache;
 mod chat;
 mod completions;
 mod config;
@@ -16,6 +17,7 @@ mod logprobs;
 mod models;
 mod observe;
 mod prompt;
+mod reuse;
 mod scale;
 mod server;
 mod settings;
@@ -28,6 +30,7 @@ mod unserved;
 mod usage;
 
 pub use access::ApiKeys;
+pub use cache::{CacheReport, PathCard};
 pub use config::{ApiConfig, Defaults};
 pub use error::{Error, Result};
 pub use scale::{ScaleAction, ScaleError, ScaleOutcome, ScaleReport, ScaleRequest, Scaled, Scaling, StageShare};

@@ -1,13 +1,26 @@
 //! From messages and texts to the tokens of a prompt.
 
+use std::time::SystemTime;
+
 use paceline_coordinator::Engine;
-use paceline_text::{Error as TextError, RenderRequest, Special};
+use paceline_text::{ChatTemplate, ClientNoise, EncodedChat, Error as TextError, RemovedNoise, RenderRequest, Special};
 use serde_json::{Map, Value};
 
 use crate::error::{Error, Result};
+use crate::server::Api;
 
 /// Who can say something in a conversation.
 const ROLES: [&str; 5] = ["system", "developer", "user", "assistant", "tool"];
+
+/// The tokens that an answer goes on from.
+#[derive(Debug, Default)]
+pub(crate) struct Prompt {
+    pub(crate) tokens: Vec<u32>,
+    /// Where in them later prompts are likely to part from this one.
+    pub(crate) boundaries: Vec<usize>,
+    /// What was taken out of the messages because their client changes it every time.
+    pub(crate) removed: Vec<RemovedNoise>,
+}
 
 /// A conversation as the client sent it.
 #[derive(Debug, Default)]
@@ -18,25 +31,49 @@ pub(crate) struct Conversation {
     pub(crate) variables: Map<String, Value>,
 }
 
-/// Renders a conversation and encodes it, ready for the assistant's answer. `limit` is in bytes of text.
-pub(crate) fn encode_conversation(engine: &Engine, mut conversation: Conversation, limit: usize) -> Result<Vec<u32>> {
+impl Conversation {
+    fn request(&self, add_generation_prompt: bool) -> RenderRequest<'_> {
+        RenderRequest {
+            messages: &self.messages,
+            tools: self.tools.as_deref(),
+            add_generation_prompt,
+            kwargs: Some(&self.variables),
+            now: Some(SystemTime::now()),
+        }
+    }
+}
+
+/// Renders a conversation and encodes it, ready for the assistant's answer.
+pub(crate) fn encode_conversation(api: &Api, mut conversation: Conversation) -> Result<Prompt> {
+    let (removed, template) = prepare(api, &mut conversation)?;
+    let request = conversation.request(true);
+    let text = template.render(&request)?;
+    check_length("messages", text.len(), api.config.prompt_bytes)?;
+    let EncodedChat { tokens, boundaries } = template.encode(&request, &text, api.engine.tokenizer());
+    Ok(Prompt { tokens, boundaries, removed })
+}
+
+/// The tokens of a conversation to the end of its last message.
+pub(crate) fn encode_unanswered(api: &Api, mut conversation: Conversation) -> Result<Vec<u32>> {
+    let (_, template) = prepare(api, &mut conversation)?;
+    let text = template.render(&conversation.request(false))?;
+    check_length("messages", text.len(), api.config.prompt_bytes)?;
+    Ok(api.engine.tokenizer().encode(&text, Special::Parse, false))
+}
+
+/// Checks a conversation, and takes out what its client changes every time.
+fn prepare<'a>(api: &'a Api, conversation: &mut Conversation) -> Result<(Vec<RemovedNoise>, &'a ChatTemplate)> {
     if conversation.messages.is_empty() {
         return Err(Error::parameter("messages", "messages is empty, send at least one"));
     }
-    let template = engine.template().ok_or(TextError::NoChatTemplate)?;
+    let template = api.engine.template().ok_or(TextError::NoChatTemplate)?;
     for (index, message) in conversation.messages.iter_mut().enumerate() {
         check_role(index, message)?;
         check_content(index, message)?;
     }
-    let text = template.render(&RenderRequest {
-        messages: &conversation.messages,
-        tools: conversation.tools.as_deref(),
-        add_generation_prompt: true,
-        kwargs: Some(&conversation.variables),
-        now: None,
-    })?;
-    check_length("messages", text.len(), limit)?;
-    Ok(engine.tokenizer().encode(&text, Special::Parse, false))
+    let keeps_noise = api.config.keep_client_noise;
+    let removed = if keeps_noise { Vec::new() } else { ClientNoise::remove(&mut conversation.messages) };
+    Ok((removed, template))
 }
 
 /// Encodes a text as a model expects to see it: with its beginning token, control tokens spelled out in it parsed.

@@ -12,7 +12,7 @@ use tokio::time::interval;
 
 use crate::config::ApiConfig;
 use crate::error::{Error, Result};
-use crate::{access, chat, completions, models, observe, scale, status, tokenize};
+use crate::{access, cache, chat, completions, models, observe, scale, status, tokenize};
 
 /// How often samples of histograms are put in their buckets when nobody reads the metrics: until then each sample
 /// takes memory of its own.
@@ -124,6 +124,10 @@ fn pages(config: &mut web::ServiceConfig) {
         .service(page("/metrics", web::get().to(status::metrics), "GET"))
         .service(page("/admin/v1/status", web::get().to(status::report), "GET"))
         .service(page("/admin/v1/scale", web::post().to(scale::create), "POST"))
+        .service(page("/admin/v1/cache", web::get().to(cache::list), "GET"))
+        .service(page("/admin/v1/cache/pin", web::post().to(cache::pin), "POST"))
+        .service(page("/admin/v1/cache/unpin", web::post().to(cache::unpin), "POST"))
+        .service(page("/admin/v1/cache/drop", web::post().to(cache::forget), "POST"))
         .service(page("/v1/models", web::get().to(models::list), "GET"))
         .service(page("/v1/models/{id:.+}", web::get().to(models::show), "GET"))
         .service(page("/v1/chat/completions", web::post().to(chat::create), "POST"))

@@ -9,6 +9,7 @@ use serde::Deserialize;
 use serde_json::{Map, Number, Value};
 
 use crate::error::{Error, Result};
+use crate::prompt::Prompt;
 use crate::server::Api;
 
 /// The most choices for one prompt.
@@ -81,10 +82,10 @@ pub(crate) struct Settings {
 
 impl Settings {
     /// The work for one choice. Choices differ only in their number, so the first is what a single one would be.
-    pub(crate) fn generate(&self, prompt: &[u32], choice: usize) -> Generate {
+    pub(crate) fn generate(&self, prompt: &Prompt, choice: usize) -> Generate {
         Generate {
-            prompt: prompt.to_vec(),
-            boundaries: Vec::new(),
+            prompt: prompt.tokens.clone(),
+            boundaries: prompt.boundaries.clone(),
             max_tokens: self.max_tokens,
             stop: self.stop.clone(),
             sampling: SamplingSettings { choice: choice as u32, ..self.sampling.clone() },

@@ -12,7 +12,7 @@ use actix_web::http::header;
 use actix_web::rt::spawn;
 use bytes::Bytes;
 use futures_util::StreamExt;
-use paceline_coordinator::{Finished, TokenUpdate};
+use paceline_coordinator::{Finished, Reuse, TokenUpdate};
 use serde::Serialize;
 use tokio::sync::mpsc;
 use tokio::time::timeout;
@@ -22,6 +22,7 @@ use tracing::{Instrument, Span, debug, warn};
 use crate::answers::{Answers, Progress};
 use crate::config::ApiConfig;
 use crate::error::{Error, Result};
+use crate::reuse;
 
 /// Events written ahead of the socket: enough that the writer need not wait for each, few enough that a slow reader
 /// is felt at once.
@@ -70,13 +71,16 @@ pub(crate) async fn respond(
     writer: impl EventWriter,
     config: &ApiConfig,
 ) -> Result<HttpResponse> {
-    if let Some((_, Progress::Failed(error))) = answers.next().await {
-        return Err(error.into());
-    }
+    let reuse = match answers.next().await {
+        Some((_, Progress::Failed(error))) => return Err(error.into()),
+        Some((_, Progress::Admitted(reuse))) => reuse,
+        // An answer is admitted before anything else happens to it.
+        _ => Reuse::default(),
+    };
     let (sender, receiver) = mpsc::channel(EVENTS_AHEAD);
     let telling = Telling { answers, writer, sender: sender.clone(), limits: Limits::new(config) };
     spawn(tell_until_closed(telling, sender).instrument(Span::current()));
-    Ok(HttpResponse::Ok()
+    Ok(reuse::tell(HttpResponse::Ok(), reuse)
         .content_type("text/event-stream")
         .insert_header((header::CACHE_CONTROL, "no-cache"))
         // Asks proxies of the nginx kind not to collect the events.
@@ -142,7 +146,7 @@ impl<W: EventWriter> Telling<W> {
     /// Writes what happened; true if nothing follows.
     fn write(&mut self, progress: Option<(usize, Progress)>, events: &mut Events) -> bool {
         match progress {
-            Some((_, Progress::Admitted)) => false,
+            Some((_, Progress::Admitted(_))) => false,
             Some((choice, Progress::Token(update))) => {
                 self.writer.token(choice, &update, events);
                 false

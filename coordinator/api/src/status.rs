@@ -3,7 +3,7 @@
 use actix_web::http::StatusCode;
 use actix_web::{HttpRequest, HttpResponse, web};
 use metrics::{counter, gauge};
-use paceline_coordinator::Status;
+use paceline_coordinator::{CacheStatus, Status};
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 
@@ -131,6 +131,25 @@ fn measure(status: &Status) {
     counter!("paceline_decode_tokens_total").absolute(status.decode_tokens);
     counter!("paceline_steps_total").absolute(status.steps);
     counter!("paceline_sessions_admitted_total").absolute(status.admitted);
+    counter!("paceline_sessions_paused_total").absolute(status.pauses);
+    measure_cache(&status.cache);
+}
+
+/// What is remembered, by where it is. What is remembered elsewhere than on devices will have other labels.
+fn measure_cache(cache: &CacheStatus) {
+    gauge!("paceline_cache_entries", "tier" => "device", "kind" => "page").set(cache.pages as f64);
+    gauge!("paceline_cache_entries", "tier" => "device", "kind" => "snapshot").set(cache.snapshots as f64);
+    gauge!("paceline_cache_bytes", "tier" => "device", "kind" => "page").set(cache.page_bytes as f64);
+    gauge!("paceline_cache_bytes", "tier" => "device", "kind" => "snapshot").set(cache.snapshot_bytes as f64);
+    gauge!("paceline_cache_idle_pages", "tier" => "device").set(cache.idle_pages as f64);
+    gauge!("paceline_cache_snapshot_slots", "tier" => "device").set(cache.snapshot_slots as f64);
+    counter!("paceline_cache_hits_total", "tier" => "device").absolute(cache.hits);
+    counter!("paceline_cache_tokens_total", "tier" => "device").absolute(cache.cached_tokens);
+    let snapshots = cache.evicted_snapshots + cache.stranded_snapshots;
+    counter!("paceline_cache_evictions_total", "tier" => "device", "kind" => "page").absolute(cache.evicted_pages);
+    counter!("paceline_cache_evictions_total", "tier" => "device", "kind" => "snapshot").absolute(snapshots);
+    counter!("paceline_cache_lookups_total").absolute(cache.lookups);
+    counter!("paceline_cache_reread_tokens_total").absolute(cache.reread_tokens);
 }
 
 /// What there is.
@@ -148,7 +167,9 @@ pub(crate) async fn hello(api: web::Data<Api>) -> HttpResponse {
          GET  /live                  whether the service answers at all\n\
          GET  /metrics               metrics for Prometheus\n\
          GET  /admin/v1/status       what every stage holds and does\n\
-         POST /admin/v1/scale        add, drain or remove nodes, or place the layers anew\n",
+         POST /admin/v1/scale        add, drain or remove nodes, or place the layers anew\n\
+         GET  /admin/v1/cache        what is remembered (?limit=50)\n\
+         POST /admin/v1/cache/pin    keep a text in memory; unpin and drop likewise\n",
         env!("CARGO_PKG_VERSION"),
         model.id,
     ))

@@ -68,7 +68,7 @@ fn tokens_of(api: &Api, fields: TokenizeFields) -> Result<Vec<u32>> {
         (None, Some(messages)) => {
             let variables = fields.chat_template_kwargs.unwrap_or_default();
             let conversation = Conversation { messages, tools: fields.tools, variables };
-            prompt::encode_conversation(&api.engine, conversation, limit)
+            Ok(prompt::encode_conversation(api, conversation)?.tokens)
         }
         (Some(_), Some(_)) => Err(Error::parameter("content", "content and messages are both given, send one")),
         (None, None) => Err(Error::parameter("content", "content is missing, send a text or messages")),

@@ -37,7 +37,7 @@ pub(crate) async fn collect(mut answers: Answers, count: usize, choices: usize) 
     while let Some((index, progress)) = answers.next().await {
         let transcript = &mut transcripts[index];
         match progress {
-            Progress::Admitted => {}
+            Progress::Admitted(_) => {}
             Progress::Token(mut update) => {
                 transcript.text.push_str(&std::mem::take(&mut update.text));
                 transcript.tokens.push(update);

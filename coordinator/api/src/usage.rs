@@ -2,8 +2,10 @@
 
 use std::time::Duration;
 
-use paceline_coordinator::Finished;
+use paceline_coordinator::{Finished, Missed, Reuse};
 use serde::Serialize;
+
+use crate::reuse;
 
 /// Tokens of a request.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize)]
@@ -25,6 +27,12 @@ struct PromptDetails {
 pub(crate) struct Timings {
     queued_ms: f64,
     cache_n: usize,
+    /// Where the slowest of them came from: `device`, `ram` or `disk`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    cache_tier: Option<&'static str>,
+    /// Why no more of the prompts was cached: `unknown`, `new` or `no-state`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    cache_miss: Option<&'static str>,
     prompt_n: usize,
     prompt_ms: f64,
     prompt_per_second: f64,
@@ -40,6 +48,8 @@ pub(crate) struct Tally {
     cached: usize,
     completion: usize,
     finished: usize,
+    /// Of all prompts together.
+    reuse: Reuse,
     queued: Duration,
     prefill: Duration,
     decode: Duration,
@@ -52,6 +62,7 @@ impl Tally {
         if first_choice {
             self.prompt += finished.usage.prompt_tokens;
             self.cached += finished.usage.cached_tokens;
+            self.reuse = reuse::together(self.reuse, finished.reuse);
         }
         self.completion += finished.usage.completion_tokens;
         self.finished += 1;
@@ -72,6 +83,11 @@ impl Tally {
         span.record("completion_tokens", self.completion);
     }
 
+    /// What was known of the prompts.
+    pub(crate) fn reuse(&self) -> Reuse {
+        self.reuse
+    }
+
     pub(crate) fn usage(&self) -> Usage {
         Usage {
             prompt_tokens: self.prompt,
@@ -88,6 +104,8 @@ impl Tally {
         Timings {
             queued_ms: milliseconds(self.queued),
             cache_n: self.cached,
+            cache_tier: (self.cached > 0).then(|| reuse::tier(self.reuse.tier)),
+            cache_miss: self.reuse.missed.map(Missed::name),
             prompt_n: computed,
             prompt_ms: milliseconds(self.prefill),
             prompt_per_second: rate(computed, self.prefill),

@@ -9,10 +9,14 @@
 //! row takes over while they run.
 
 mod admission;
+mod caching;
 mod compose;
+mod following;
 mod growing;
+mod keeping;
 mod overdue;
 mod pace;
+mod positions;
 mod restoring;
 mod running;
 mod status;
@@ -29,11 +33,13 @@ use paceline_proto::{
 };
 
 pub use admission::Refusal;
+pub use keeping::{Forgotten, PinRefusal};
 pub use running::Misuse;
-pub use status::{Accounts, StageTotals, Status};
+pub use status::{Accounts, CacheCounts, StageTotals, Status};
 
 use crate::limits::Limits;
 use crate::pages::PagePool;
+use crate::prefix::PrefixIndex;
 use crate::reuse::Reuse;
 use crate::slots::Slots;
 use admission::Waiting;
@@ -166,7 +172,12 @@ pub enum Action {
         /// Slots in use, in ascending order.
         slots: Vec<Slot>,
     },
-    /// The session's row is over, or it makes room for those before it. It keeps its place, and is to open again with all the tokens it has; what it wants
+    /// The session makes room for those before it. It keeps its place, and is to open again as one that is interrupted.
+    Paused {
+        /// Whose.
+        session: SessionId,
+    },
+    /// The session's row is over. It keeps its place, and is to open again with all the tokens it has; what it wants
     /// until then is ignored.
     Interrupted {
         /// Whose.
@@ -311,6 +322,10 @@ pub struct Coordinator {
     /// Sessions that arrived.
     arrivals: u64,
     running: BTreeMap<SessionId, Running>,
+    /// Sessions that left, and whose last row is under way.
+    lingering: BTreeMap<SessionId, Running>,
+    /// What the row's memory knows beyond the sessions that run.
+    index: PrefixIndex,
     /// Sessions that have a token and have not answered, by when they got it.
     unanswered: BTreeSet<(Duration, SessionId)>,
     /// Closes that go with the next step.
@@ -337,10 +352,12 @@ impl Coordinator {
             epoch,
             next_step: 0,
             pages: PagePool::new(limits.pages),
-            slots: Slots::new(limits.slots),
+            slots: Slots::new(limits.slots, limits.snapshots),
             waiting: BTreeMap::new(),
             arrivals: 0,
             running: BTreeMap::new(),
+            lingering: BTreeMap::new(),
+            index: PrefixIndex::new(limits.pages, limits.page_tokens, limits.has_states),
             unanswered: BTreeSet::new(),
             closes: Vec::new(),
             steps: VecDeque::new(),
@@ -375,6 +392,7 @@ impl Coordinator {
             Event::Tick => {}
             Event::Stop => self.stop(actions),
         }
+        self.begin_followers(actions);
         self.admit(actions);
         self.expire(now, actions);
         self.expect_results(now, actions);
@@ -435,9 +453,17 @@ impl Coordinator {
         self.pace.observe(step.prefill_rows, step.decode_rows, &done.times);
         self.counts.count_times(self.limits.stages, &done.times);
         for (chunk, result) in step.chunks.into_iter().zip(done.results) {
-            let Some(running) = self.running.get_mut(&chunk.session) else { continue };
-            if let Some(came) = running.came_back(step.id, chunk.end, result.outcome) {
-                self.deliver(chunk.session, came, now, actions);
+            let session = chunk.session;
+            if let Some(running) = self.running.get_mut(&session) {
+                let came = running.came_back(step.id, chunk.end, result.outcome);
+                self.learn(session);
+                if let Some(came) = came {
+                    self.deliver(session, came, now, actions);
+                }
+            } else if let Some(mut running) = self.lingering.remove(&session) {
+                running.came_back(step.id, chunk.end, result.outcome);
+                self.closes.push(Operation::Close { session });
+                self.shelve(running);
             }
         }
     }
@@ -466,7 +492,7 @@ impl Coordinator {
         }
     }
 
-    /// Takes a session out, wherever it is. Its pages and its slot are free at once, even while chunks of it are
+    /// Takes a session out, wherever it is. Its pages and its slot are free or the cache's at once, even while chunks of it are
     /// in flight: whoever gets them next does so in a later step, and every stage runs the steps in order.
     fn remove(&mut self, session: SessionId, actions: &mut Vec<Action>) -> bool {
         let place = self.waiting.iter().find(|(_, waiting)| waiting.session == session);
@@ -478,14 +504,17 @@ impl Coordinator {
         if let Some(since) = running.unanswered_since() {
             self.unanswered.remove(&(since, session));
         }
+        if self.lingers(session, &running) {
+            self.lingering.insert(session, running);
+            return true;
+        }
         if self.in_flight(session) {
             actions.push(Action::Cancel { session });
         }
         if running.opened() {
             self.closes.push(Operation::Close { session });
         }
-        self.slots.give(running.slot());
-        self.pages.release(running.into_pages());
+        self.shelve(running);
         true
     }
 

@@ -9,8 +9,11 @@ use paceline_proto::{Chunk, ChunkInput, Operation, PageId, SessionId, Slot, Step
 use crate::coordinator::Accounts;
 use crate::limits::Limits;
 
+mod stage;
 #[cfg(test)]
 mod tests;
+
+pub use stage::{SymbolicStage, next_token};
 
 /// Something that must always hold.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
@@ -19,8 +22,8 @@ pub enum Invariant {
     #[error("A1: pages held and free are all pages")]
     PagesBalance,
     /// A2.
-    #[error("A2: no page is held twice")]
-    PageHeldOnce,
+    #[error("A2: every reference to a page is counted")]
+    ReferencesCounted,
     /// A3.
     #[error("A3: as many pages are reserved as sessions were promised, and all of them are free")]
     ReservedPagesAreFree,
@@ -39,6 +42,9 @@ pub enum Invariant {
     /// A8.
     #[error("A8: nobody waits who came before somebody who runs")]
     NobodyOvertakes,
+    /// A9.
+    #[error("A9: snapshots kept and free are all snapshots")]
+    SnapshotsBalance,
     /// S1.
     #[error("S1: step ids are consecutive")]
     StepsConsecutive,
@@ -46,11 +52,11 @@ pub enum Invariant {
     #[error("S2: a session is opened while it is not open, and closed while it is")]
     OpenThenClose,
     /// S3.
-    #[error("S3: a slot belongs to one open session")]
+    #[error("S3: a slot belongs to one open session, and is overwritten only before its first chunk")]
     SlotHasOneOwner,
     /// S4.
-    #[error("S4: a page belongs to one open session")]
-    PageHasOneOwner,
+    #[error("S4: a page into which a session writes is no other's")]
+    PageHasOneWriter,
     /// S5.
     #[error("S5: a session has at most one chunk in a step")]
     OneChunkPerSession,
@@ -69,6 +75,12 @@ pub enum Invariant {
     /// S10.
     #[error("S10: a sampled token is run once, after the step that samples it")]
     SampledFollows,
+    /// S11.
+    #[error("S11: a session that reuses tokens is given their state")]
+    StateRestored,
+    /// S12.
+    #[error("S12: what a chunk reads was computed from exactly the tokens before it")]
+    MemoryOfItsTokens,
 }
 
 /// An invariant that does not hold.
@@ -87,7 +99,7 @@ impl Invariant {
     }
 }
 
-/// Checks all of A1 to A8 but A2.
+/// Checks all of A1 to A9.
 ///
 /// # Errors
 /// The first that does not hold.
@@ -105,23 +117,16 @@ pub fn accounts_balance(accounts: &Accounts) -> Result<(), Broken> {
     Invariant::StepsWithinCredits.holds(steps <= credits, format_args!("{steps} in flight of {credits}"))?;
     Invariant::QueueBounded.holds(waiting <= queue, format_args!("{waiting} wait of {queue}"))?;
     Invariant::AnswersAwaited.holds(awaited == unanswered, format_args!("{awaited} awaited, {unanswered} owed"))?;
+    let Accounts { references, references_held, snapshots, snapshots_free, snapshots_held, .. } = accounts;
+    Invariant::ReferencesCounted
+        .holds(references == references_held, format_args!("{references} counted, {references_held} held"))?;
+    Invariant::SnapshotsBalance.holds(
+        snapshots_held + snapshots_free == *snapshots,
+        format_args!("{snapshots_held} kept and {snapshots_free} free of {snapshots}"),
+    )?;
     let Accounts { oldest_waiting, newest_running, .. } = accounts;
     let overtaken = oldest_waiting.zip(*newest_running).is_some_and(|(oldest, newest)| oldest < newest);
     Invariant::NobodyOvertakes.holds(!overtaken, format_args!("{oldest_waiting:?} waits, {newest_running:?} runs"))
-}
-
-/// Checks A2, which looks at every page.
-///
-/// # Errors
-/// The first page that is held twice.
-pub fn pages_held_once<'a>(tables: impl Iterator<Item = (SessionId, &'a [PageId])>) -> Result<(), Broken> {
-    let mut held = BTreeSet::new();
-    for (session, pages) in tables {
-        for page in pages {
-            Invariant::PageHeldOnce.holds(held.insert(page), format_args!("{session} holds page {} too", page.0))?;
-        }
-    }
-    Ok(())
 }
 
 /// What a session has on the stages, as the stream of steps tells it.
@@ -130,6 +135,10 @@ struct Open {
     slot: Slot,
     pages: Vec<PageId>,
     tokens: usize,
+    /// A state was copied into its slot, or it needs none.
+    restored: bool,
+    /// It has run something.
+    ran: bool,
     /// The step that samples its next token.
     samples: Option<StepId>,
 }
@@ -143,7 +152,9 @@ pub struct StepStream {
     step_wanted: usize,
     open: BTreeMap<SessionId, Open>,
     slots: BTreeMap<Slot, SessionId>,
-    pages: BTreeMap<PageId, SessionId>,
+    /// By page: in how many tables it is.
+    pages: BTreeMap<PageId, usize>,
+    has_states: bool,
 }
 
 impl StepStream {
@@ -157,6 +168,7 @@ impl StepStream {
             open: BTreeMap::new(),
             slots: BTreeMap::new(),
             pages: BTreeMap::new(),
+            has_states: limits.has_states,
         }
     }
 
@@ -193,19 +205,40 @@ impl StepStream {
 
     fn apply(&mut self, operation: &Operation) -> Result<(), Broken> {
         match operation {
-            Operation::Open { session, slot, .. } => self.begin(*session, *slot),
+            Operation::Open { session, slot, reused, .. } => self.begin(*session, *slot, reused.tokens as usize),
             Operation::Grant { session, pages } => self.grant(*session, pages),
             Operation::Close { session } => self.end(*session),
-            Operation::CopyPage { .. } | Operation::CopyState { .. } | Operation::Install { .. } => Ok(()),
+            Operation::CopyPage { to, .. } => self.overwrite(*to),
+            Operation::CopyState { to, .. } => self.restore(*to),
+            Operation::Install { pages, slot, .. } => {
+                pages.iter().try_for_each(|page| self.overwrite(*page))?;
+                slot.map_or(Ok(()), |slot| self.restore(slot))
+            }
         }
     }
 
-    fn begin(&mut self, session: SessionId, slot: Slot) -> Result<(), Broken> {
+    fn begin(&mut self, session: SessionId, slot: Slot, tokens: usize) -> Result<(), Broken> {
         let new = !self.open.contains_key(&session);
         Invariant::OpenThenClose.holds(new, format_args!("{session} is opened again"))?;
         let owner = self.slots.insert(slot, session);
         Invariant::SlotHasOneOwner.holds(owner.is_none(), format_args!("slot {} has two", slot.0))?;
-        self.open.insert(session, Open { slot, pages: Vec::new(), tokens: 0, samples: None });
+        let restored = tokens == 0 || !self.has_states;
+        self.open.insert(session, Open { slot, pages: Vec::new(), tokens, restored, ran: false, samples: None });
+        Ok(())
+    }
+
+    /// A page gets other content: nobody but its writer may have it.
+    fn overwrite(&self, page: PageId) -> Result<(), Broken> {
+        let tables = self.pages.get(&page).copied().unwrap_or(0);
+        Invariant::PageHasOneWriter.holds(tables <= 1, format_args!("page {} is in {tables} tables", page.0))
+    }
+
+    /// A state is copied, or installed: into a snapshot, or into the slot of a session that goes on from there.
+    fn restore(&mut self, slot: Slot) -> Result<(), Broken> {
+        let Some(session) = self.slots.get(&slot) else { return Ok(()) };
+        let open = self.open.get_mut(session).expect("slots belong to open sessions");
+        Invariant::SlotHasOneOwner.holds(!open.ran, format_args!("the state of {session} is overwritten"))?;
+        open.restored = true;
         Ok(())
     }
 
@@ -214,8 +247,7 @@ impl StepStream {
             return Invariant::OpenThenClose.holds(false, format_args!("{session} is granted pages while not open"));
         };
         for page in pages {
-            let owner = self.pages.insert(*page, session);
-            Invariant::PageHasOneOwner.holds(owner.is_none(), format_args!("page {} has two", page.0))?;
+            *self.pages.entry(*page).or_default() += 1;
             open.pages.push(*page);
         }
         Ok(())
@@ -227,7 +259,7 @@ impl StepStream {
         };
         self.slots.remove(&open.slot);
         for page in open.pages {
-            self.pages.remove(&page);
+            *self.pages.get_mut(&page).expect("it was granted") -= 1;
         }
         Ok(())
     }
@@ -246,6 +278,12 @@ impl StepStream {
         let room = open.pages.len() * self.page_tokens;
         Invariant::ChunkHasPages
             .holds(open.tokens <= room, format_args!("{session} has {} tokens and room for {room}", open.tokens))?;
+        let written = &open.pages[start / self.page_tokens..open.tokens.div_ceil(self.page_tokens)];
+        if let Some(page) = written.iter().find(|page| self.pages[page] > 1) {
+            return Invariant::PageHasOneWriter.holds(false, format_args!("{session} writes into page {}", page.0));
+        }
+        Invariant::StateRestored.holds(open.restored, format_args!("{session} has run nothing before {start}"))?;
+        open.ran = true;
         if let ChunkInput::Sampled { step: sampled } = chunk.input {
             let found = format_args!("{session} runs the token of step {sampled}");
             Invariant::SampledFollows.holds(open.samples == Some(sampled), found)?;

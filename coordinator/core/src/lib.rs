@@ -10,6 +10,7 @@ pub mod limits;
 pub mod membership;
 pub mod pages;
 pub mod planner;
+pub mod prefix;
 pub mod reuse;
 pub mod session;
 mod slots;

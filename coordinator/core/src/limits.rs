@@ -21,6 +21,9 @@ pub const FIRST_STEPS: u32 = 20;
 /// Tokens for which a session reserves pages when it is admitted, on top of those it has: a short answer then never waits
 /// for a page, and one that was paused goes on for a while before it may be again. More would only stand idle.
 pub const GROWTH_TOKENS: usize = 256;
+/// How far apart states are kept in a long prompt, where nothing says that others are likely to branch off: as many tokens
+/// are run again at most when they do, and that takes one step. Multiples of it, so that users share them.
+pub const SNAPSHOT_STRIDE: usize = 512;
 /// Steps in flight per stage: one that computes and one that waits behind it, so that no stage idles while a
 /// result travels. More would only add to the time to the next token.
 pub const CREDITS_PER_STAGE: usize = 2;
@@ -48,6 +51,12 @@ pub struct Limits {
     pub stages: usize,
     /// Sessions that run at once: one recurrent state each.
     pub slots: usize,
+    /// Recurrent states kept besides, of prefixes that may come again.
+    pub snapshots: usize,
+    /// Whether the model has recurrent states: then what is cached is of use only where a snapshot is kept.
+    pub has_states: bool,
+    /// How far apart snapshots are taken in a long prompt, in tokens.
+    pub snapshot_stride: usize,
     /// Pages of keys and values.
     pub pages: usize,
     /// Tokens in a page.
@@ -102,6 +111,9 @@ impl Limits {
         Self {
             stages,
             slots,
+            snapshots: 0,
+            has_states: true,
+            snapshot_stride: SNAPSHOT_STRIDE,
             pages,
             page_tokens,
             context,
@@ -132,6 +144,7 @@ impl Limits {
             ("pages", self.pages, 1),
             ("page_tokens", self.page_tokens, 1),
             ("context", self.context, 1),
+            ("snapshot_stride", self.snapshot_stride, 1),
             ("credits", self.credits, 1),
             ("prefill_rows", self.prefill_rows, LEAST_PREFILL_ROWS),
             // one decode row beside the least prefill, and a wanted row for each
@@ -146,8 +159,14 @@ impl Limits {
 
     /// Whether stages of both have the same pages and slots, and sessions the same bounds.
     pub fn same_memory(&self, other: &Self) -> bool {
-        let memory = |limits: &Self| (limits.slots, limits.pages, limits.page_tokens, limits.context);
-        memory(self) == memory(other)
+        let states = |limits: &Self| (limits.slots, limits.snapshots, limits.has_states);
+        let memory = |limits: &Self| (limits.pages, limits.page_tokens, limits.context);
+        states(self) == states(other) && memory(self) == memory(other)
+    }
+
+    /// Whether anything can be reused when its session is over.
+    pub fn caches(&self) -> bool {
+        !self.has_states || self.snapshots > 0
     }
 
     /// Pages that hold `tokens` tokens.

@@ -16,6 +16,14 @@ pub struct PagePool {
     free: Vec<PageId>,
     /// By page: how many hold it.
     references: Vec<u32>,
+    /// By page: how many of these are the cache's.
+    kept: Vec<u32>,
+    /// Pages that nobody but the cache holds.
+    idle: usize,
+    /// Pages that anybody holds.
+    held: usize,
+    /// References, of all pages together.
+    total_references: usize,
     /// Of the free pages, how many are promised.
     reserved: usize,
 }
@@ -48,7 +56,15 @@ impl PagePool {
     /// With more pages than a page id can name.
     pub fn new(pages: usize) -> Self {
         let count = u32::try_from(pages).expect("a placement has fewer than 2^32 pages");
-        Self { free: (0..count).rev().map(PageId).collect(), references: vec![0; pages], reserved: 0 }
+        Self {
+            free: (0..count).rev().map(PageId).collect(),
+            references: vec![0; pages],
+            kept: vec![0; pages],
+            idle: 0,
+            held: 0,
+            total_references: 0,
+            reserved: 0,
+        }
     }
 
     /// Promises `pages` pages, if so many are free and not promised to others.
@@ -81,11 +97,61 @@ impl PagePool {
         for _ in 0..pages {
             let page = self.free.pop().expect("reserved pages are free");
             self.references[page.0 as usize] = 1;
+            (self.held, self.total_references) = (self.held + 1, self.total_references + 1);
             table.pages.push(page);
         }
         table.reserved -= pages;
         self.reserved -= pages;
         &table.pages[before..]
+    }
+
+    /// Appends a page in use to `table`, which is one more holder of it.
+    ///
+    /// # Panics
+    /// When nobody holds it yet.
+    pub fn share(&mut self, table: &mut PageTable, page: PageId) {
+        self.add_reference(page);
+        table.pages.push(page);
+    }
+
+    /// Takes back what `table` was promised beyond `pages` pages.
+    pub fn trim(&mut self, table: &mut PageTable, pages: usize) {
+        let surplus = table.reserved.saturating_sub(pages);
+        table.reserved -= surplus;
+        self.reserved -= surplus;
+    }
+
+    /// The cache holds a page in use too.
+    ///
+    /// # Panics
+    /// When nobody holds it yet.
+    pub fn keep(&mut self, page: PageId) {
+        self.add_reference(page);
+        self.kept[page.0 as usize] += 1;
+        self.idle += usize::from(self.is_idle(page));
+    }
+
+    /// The cache holds it no longer.
+    ///
+    /// # Panics
+    /// When it did not.
+    pub fn forget(&mut self, page: PageId) {
+        self.idle -= usize::from(self.is_idle(page));
+        let kept = &mut self.kept[page.0 as usize];
+        *kept = kept.checked_sub(1).expect("what is forgotten was kept");
+        self.idle += usize::from(self.is_idle(page));
+        self.drop_reference(page);
+    }
+
+    /// How many pages nobody but the cache holds.
+    pub fn idle(&self) -> usize {
+        self.idle
+    }
+
+    /// Whether nobody but the cache holds the page.
+    pub fn is_idle(&self, page: PageId) -> bool {
+        let page = page.0 as usize;
+        self.kept[page] > 0 && self.kept[page] == self.references[page]
     }
 
     /// Gives back what a session had and what it was promised.
@@ -105,9 +171,11 @@ impl PagePool {
     /// # Panics
     /// When nobody holds it yet.
     pub fn add_reference(&mut self, page: PageId) {
+        self.idle -= usize::from(self.is_idle(page));
         let references = &mut self.references[page.0 as usize];
         assert!(*references > 0, "page {} is not in use", page.0);
         *references += 1;
+        self.total_references += 1;
     }
 
     /// One holder less; without holders the page is free.
@@ -115,17 +183,31 @@ impl PagePool {
     /// # Panics
     /// When nobody holds it.
     pub fn drop_reference(&mut self, page: PageId) {
+        self.idle -= usize::from(self.is_idle(page));
         let references = &mut self.references[page.0 as usize];
         assert!(*references > 0, "page {} released twice", page.0);
         *references -= 1;
+        self.total_references -= 1;
         if *references == 0 {
+            self.held -= 1;
             self.free.push(page);
         }
+        self.idle += usize::from(self.is_idle(page));
     }
 
     /// How many there are.
     pub fn total(&self) -> usize {
         self.references.len()
+    }
+
+    /// How many anybody holds.
+    pub fn held(&self) -> usize {
+        self.held
+    }
+
+    /// How many references there are, of all pages together.
+    pub fn total_references(&self) -> usize {
+        self.total_references
     }
 
     /// How many nobody holds, promised or not.

@@ -271,6 +271,7 @@ impl<'a> Simulation<'a> {
                 self.outages.interrupted(position);
                 self.answer(session, session::Event::Interrupted);
             }
+            Action::Paused { session } => self.answer(session, session::Event::Interrupted),
             Action::Cancel { session } => {
                 let at = self.events.now() + self.scenario.message;
                 self.events.post(at, Mail::Row(self.row.epoch, RowEvent::Cancel(session)));

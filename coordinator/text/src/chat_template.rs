@@ -4,6 +4,7 @@
 //! also bounds their memory, and with Python's habits where MiniJinja's differ. What MiniJinja's fuel does not see is
 //! the length of a list added to itself very often, and comparing or joining values nested very deep.
 
+mod boundaries;
 mod clock;
 mod json;
 mod messages;
@@ -18,6 +19,7 @@ use minijinja::value::{Serde, Value};
 use minijinja::{Environment, ErrorKind, context};
 use serde_json::Map;
 
+pub use self::boundaries::EncodedChat;
 use crate::error::{Error, Result};
 use crate::special_tokens::Special;
 use crate::tokenizer::Tokenizer;

@@ -7,7 +7,9 @@
 mod byte_alphabet;
 mod byte_pairs;
 mod chat_template;
+mod client_noise;
 mod detokenizer;
+mod encoding;
 mod error;
 mod gguf;
 mod merging;
@@ -21,7 +23,8 @@ mod text_stream;
 mod tokenizer;
 mod vocabulary;
 
-pub use chat_template::{ChatTemplate, MAX_TEMPLATE_BYTES, RenderRequest};
+pub use chat_template::{ChatTemplate, EncodedChat, MAX_TEMPLATE_BYTES, RenderRequest};
+pub use client_noise::{ClientNoise, RemovedNoise};
 pub use detokenizer::Detokenizer;
 pub use error::{Error, Result};
 pub use special_tokens::Special;

@@ -104,7 +104,7 @@ impl Tokenizer {
             tokens.extend(self.vocabulary.bos);
         }
         let mut after_special = true;
-        for fragment in self.special_tokens.split(text, special) {
+        for fragment in self.fragments(text, special) {
             match fragment {
                 Fragment::Token(token) => tokens.push(token),
                 Fragment::Text(text) => self.encode_plain(text, after_special, &mut tokens),
@@ -117,7 +117,13 @@ impl Tokenizer {
         tokens
     }
 
-    fn encode_plain(&self, text: &str, after_special: bool, tokens: &mut Vec<u32>) {
+    /// `text` cut at its special tokens.
+    pub(crate) fn fragments<'t>(&self, text: &'t str, special: Special) -> Vec<Fragment<'t>> {
+        self.special_tokens.split(text, special)
+    }
+
+    /// Appends the tokens of a stretch of text without special tokens.
+    pub(crate) fn encode_plain(&self, text: &str, after_special: bool, tokens: &mut Vec<u32>) {
         match &self.encoder {
             Encoder::BytePairs(encoder) => encoder.encode(text, tokens),
             Encoder::SentencePiece(encoder) => encoder.encode(text, after_special, tokens),

@@ -31,11 +31,18 @@ async fn an_answer_in_one_piece() {
     let mut client = service.post(PATH, &hello(&json!({ "return_token_ids": true }))).await;
     let call = service.call().await;
     assert_eq!(call.request.prompt, prompt());
+    // The question's start is no boundary, it is the very beginning.
+    assert_eq!(call.request.boundaries, [prompt().len() - "(assistant\n".len()]);
     answer(call, "Hé", FinishReason::EndToken).await;
     let response = patient(client.response()).await;
     assert_eq!(response.status, 200);
     assert_eq!(response.header("content-type"), Some("application/json"));
     assert!(response.header("x-request-id").is_some());
+    assert_eq!(response.header("x-paceline-cached-tokens"), Some("2"));
+    assert_eq!(response.header("x-paceline-cache-tier"), Some("ram"));
+    let missed = "new; the prompt goes on differently from everything that is cached";
+    assert_eq!(response.header("x-paceline-cache-miss"), Some(missed));
+    assert_eq!(response.header("x-paceline-removed"), None);
     let prompt_tokens = prompt().len();
     let expected = json!({
         "id": "chatcmpl-ID",
@@ -60,6 +67,8 @@ async fn an_answer_in_one_piece() {
         "timings": {
             "queued_ms": 5.0,
             "cache_n": 2,
+            "cache_tier": "ram",
+            "cache_miss": "new",
             "prompt_n": prompt_tokens - 2,
             "prompt_ms": 10.0,
             "prompt_per_second": (prompt_tokens - 2) as f64 / 0.01,
@@ -106,6 +115,7 @@ async fn an_answer_as_events() {
     assert!(head.starts_with("http/1.1 200 ok\r\n"), "{head}");
     assert!(head.contains("content-type: text/event-stream\r\n"), "{head}");
     assert!(head.contains("cache-control: no-cache\r\n"), "{head}");
+    assert!(head.contains("x-paceline-cached-tokens: 2\r\n"), "{head}");
     let mut events = events(&mut client).await;
     let last = events.pop().unwrap();
     let expected = [
@@ -235,6 +245,36 @@ async fn messages_come_in_many_shapes() {
     let prompt: String = prompt.iter().map(letter).collect();
     let turns = ["(system\nbe brief)", "(user\nhi)", "(assistant\n)", "(assistant\n)", "(tool\n5)", "(assistant\n"];
     assert_eq!(prompt, turns.join("\n"));
+}
+
+#[tokio::test]
+async fn what_a_client_changes_every_time_is_taken_out_and_told() {
+    let line =
+        |hash: &str| format!("x-anthropic-billing-header: cc_version=2.1.37.0d9; cc_entrypoint=cli; cch={hash};");
+    let body = |hash: &str, stream: bool| {
+        let system = json!([{ "type": "text", "text": line(hash) }, { "type": "text", "text": "Be brief." }]);
+        let messages = json!([{ "role": "system", "content": system }, { "role": "user", "content": "hi" }]);
+        json!({ "messages": messages, "stream": stream }).to_string()
+    };
+    let mut service = Service::start(ApiConfig::default());
+    let mut prompts = Vec::new();
+    for (hash, stream) in [("36ee5", false), ("0aaa9", true)] {
+        let mut client = service.post(PATH, &body(hash, stream)).await;
+        let call = service.call().await;
+        prompts.push(call.request.prompt.clone());
+        answer(call, "A", FinishReason::EndToken).await;
+        let head = if stream { patient(client.head()).await } else { patient(client.response()).await.head };
+        assert!(head.to_lowercase().contains("x-paceline-removed: x-anthropic-billing-header\r\n"), "{head}");
+    }
+    assert_eq!(prompts[0], prompts[1]);
+    assert_eq!(prompts[0].len(), prompt().len() + "(system\nBe brief.)\n".len());
+
+    let mut service = Service::start(ApiConfig { keep_client_noise: true, ..ApiConfig::default() });
+    let mut client = service.post(PATH, &body("36ee5", false)).await;
+    let call = service.call().await;
+    assert_eq!(call.request.prompt.len(), prompts[0].len() + line("36ee5").len());
+    answer(call, "A", FinishReason::EndToken).await;
+    assert_eq!(patient(client.response()).await.header("x-paceline-removed"), None);
 }
 
 #[tokio::test]

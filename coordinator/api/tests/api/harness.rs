@@ -7,7 +7,7 @@ use std::time::Duration;
 use paceline_api::ApiConfig;
 use paceline_coordinator::testing::{Call, Played, played_engine};
 use paceline_coordinator::{
-    FinishReason, Finished, Generation, Missed, ModelCard, Reuse, Timings, TokenUpdate, Update, Usage,
+    FinishReason, Finished, Generation, Missed, ModelCard, Reuse, Tier, Timings, TokenUpdate, Update, Usage,
 };
 use paceline_proto::SessionId;
 use paceline_text::{ChatTemplate, TokenKind, Tokenizer, Vocabulary, VocabularyModel};
@@ -88,7 +88,7 @@ pub(crate) async fn patient<T>(event: impl Future<Output = T>) -> T {
 pub(crate) fn admit(call: Call) -> mpsc::Sender<Update> {
     let (sender, updates) = mpsc::channel(8);
     let session = SessionId(Uuid::new_v4());
-    call.answer.send(Ok(Generation { session, reuse: Reuse::default(), updates })).expect("the client is gone");
+    call.answer.send(Ok(Generation { session, reuse: known(), updates })).expect("the client is gone");
     sender
 }
 
@@ -115,13 +115,18 @@ pub(crate) async fn answer(call: Call, text: &str, reason: FinishReason) {
     sender.send(finished(reason, prompt_tokens, text.len())).await.unwrap();
 }
 
+/// What the played cache has of every prompt.
+fn known() -> Reuse {
+    Reuse { cached: 2, matched: 2, tier: Tier::Ram, missed: Some(Missed::New) }
+}
+
 /// The end of an answer, with two tokens of the prompt from the cache.
 pub(crate) fn finished(reason: FinishReason, prompt_tokens: usize, completion_tokens: usize) -> Update {
     Update::Finished(Finished {
         reason,
         text: String::new(),
         usage: Usage { prompt_tokens, completion_tokens, cached_tokens: 2 },
-        reuse: Reuse { cached: 2, matched: 2, missed: Some(Missed::New), ..Reuse::default() },
+        reuse: known(),
         timings: Timings {
             queued: Duration::from_millis(5),
             prefill: Duration::from_millis(10),

@@ -3,7 +3,7 @@
 use metrics_exporter_prometheus::PrometheusBuilder;
 use paceline_api::{ApiConfig, ApiKeys, SERVICE, StatusReport};
 use paceline_coordinator::placement::{MemoryBytes, StageMemory};
-use paceline_coordinator::{FinishReason, LinkCard, StageCard, StageStatus, Status};
+use paceline_coordinator::{CacheStatus, FinishReason, LinkCard, StageCard, StageStatus, Status};
 use serde_json::json;
 
 use crate::client::Client;
@@ -95,12 +95,24 @@ async fn the_status_says_what_every_stage_holds_and_does() {
     assert_eq!(service.exchange("/admin/v1/status", "{}").await.status, 405);
 }
 
+fn remembered() -> CacheStatus {
+    CacheStatus {
+        hits: 4,
+        reread_tokens: 7,
+        snapshots: 3,
+        snapshot_bytes: 900,
+        evicted_pages: 2,
+        ..CacheStatus::default()
+    }
+}
+
 #[tokio::test]
 async fn requests_and_the_engine_are_measured() {
     // The recorder is the process's, so other tests are counted too, on other pages.
     let handle = PrometheusBuilder::new().install_recorder().unwrap();
     let mut service = Service::start(ApiConfig { metrics: Some(handle), ..ApiConfig::default() });
-    *service.played.status.lock().unwrap() = Status { running: 3, decode_tokens: 77, steps: 9, ..busy_status() };
+    *service.played.status.lock().unwrap() =
+        Status { running: 3, decode_tokens: 77, steps: 9, cache: remembered(), ..busy_status() };
     assert_eq!(service.get("/no/such/page").await.status, 404);
     let mut client = service.post("/v1/completions", r#"{"prompt": "a"}"#).await;
     answer(service.call().await, "b", FinishReason::EndToken).await;
@@ -114,6 +126,11 @@ async fn requests_and_the_engine_are_measured() {
         r#"paceline_http_request_seconds_count{endpoint="/v1/completions"}"#,
         "paceline_http_requests_in_flight",
         "paceline_steps_total 9",
+        r#"paceline_cache_hits_total{tier="device"} 4"#,
+        "paceline_cache_reread_tokens_total 7",
+        r#"paceline_cache_entries{tier="device",kind="snapshot"} 3"#,
+        r#"paceline_cache_bytes{tier="device",kind="snapshot"} 900"#,
+        r#"paceline_cache_evictions_total{tier="device",kind="page"} 2"#,
         "# TYPE paceline_credit_wait_seconds_total counter\npaceline_credit_wait_seconds_total 1.5",
         "# TYPE paceline_stage_busy_seconds_total counter",
         r#"paceline_stage_busy_seconds_total{stage="0",host="a\"\n\\b",device="cpu"} 2.5"#,

@@ -8,10 +8,9 @@ use std::time::Duration;
 
 use paceline_proto::SessionId;
 
-use super::running::Running;
+use super::running::Place;
 use super::{Action, Coordinator, Loss, Opening};
 use crate::limits::Limits;
-use crate::reuse::Reuse;
 
 /// Why a session will not run.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -83,6 +82,8 @@ pub(super) struct Waiting {
     pub(super) paused: bool,
     /// How often faults have interrupted it since its last token; nothing if it was never admitted.
     pub(super) restores: Option<u32>,
+    /// Pages that were free or held by the cache alone when it was last found that it needs more.
+    pub(super) tried: Option<usize>,
 }
 
 impl Waiting {
@@ -105,7 +106,8 @@ impl Coordinator {
             return;
         }
         self.arrivals += 1;
-        let waiting = Waiting { session, opening: Some(opening), since: now, paused: false, restores: None };
+        let waiting =
+            Waiting { session, opening: Some(opening), since: now, paused: false, restores: None, tried: None };
         self.waiting.insert(self.arrivals, waiting);
         self.admit(actions);
         self.cut_queue(actions);
@@ -115,7 +117,9 @@ impl Coordinator {
     pub(super) fn cut_queue(&mut self, actions: &mut Vec<Action>) {
         let limit = self.limits.queue;
         for _ in limit..self.waiting.len() - self.interrupted() {
-            let (_, newest) = self.waiting.pop_last().expect("newcomers are behind all others");
+            let newest = self.waiting.iter().rev().find(|(_, one)| !one.is_interrupted());
+            let number = *newest.expect("so many were never admitted").0;
+            let newest = self.waiting.remove(&number).expect("it waits");
             let refusal = Refusal::QueueFull { waiting: limit, limit };
             actions.push(Action::Refused { session: newest.session, refusal });
         }
@@ -154,21 +158,37 @@ impl Coordinator {
         while self.broken.is_none() && self.slots.free() > 0 {
             let Some(one) = self.waiting.values().next() else { return };
             let Some(opening) = &one.opening else { return };
-            let needed =
-                self.limits.pages_for((opening.tokens.len() + self.limits.growth_tokens).min(opening.token_limit));
+            let opening = opening.clone();
+            let wanted = (opening.tokens.len() + self.limits.growth_tokens).min(opening.token_limit);
             // who was paused would be so again at once if those who run had no page left to grow
             let spare = if one.paused { self.running.len() } else { 0 };
-            let session = one.session;
-            // outcomes of what was under way when it was paused would be taken for new ones
-            if self.in_flight(session) || !self.make_room(needed + spare) {
+            let (session, tried) = (one.session, one.tried);
+            let room = self.pages.available() + self.pages.idle();
+            // outcomes of what was under way when it was paused would be taken for new ones; and the same is not tried
+            // again while nothing has come free since there was too little
+            if self.in_flight(session) || tried == Some(room) {
+                return;
+            }
+            let found = self.find(&opening.tokens);
+            let leader = self.leader(&opening.tokens, found.cached);
+            let known = leader.map_or(found.cached, |(_, goal)| goal.max(found.cached));
+            let needed = self.limits.pages_for(wanted) - known / self.limits.page_tokens;
+            let fits = self.make_room_beside(&found, needed + spare);
+            if !fits {
+                let first = self.waiting.values_mut().next().expect("it waits");
+                first.tried = Some(room);
                 return;
             }
             let pages = self.pages.reserve(needed).expect("there is room");
             let slot = self.slots.take().expect("a slot is free");
             let (number, first) = self.waiting.pop_first().expect("it waits");
-            self.counts.admitted += u64::from(!first.is_interrupted());
-            self.running.insert(session, Running::new(first, slot, pages, number));
-            actions.push(Action::Opened { session, reuse: Reuse::default() });
+            let place = Place { slot, pages, number, restores: first.restores.unwrap_or(0) };
+            if let Some(leader) = leader {
+                self.follow(first, place, leader);
+            } else {
+                self.counts.admitted += u64::from(!first.is_interrupted());
+                self.begin(session, place, opening, &found, actions);
+            }
         }
     }
 

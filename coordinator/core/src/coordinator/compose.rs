@@ -103,6 +103,7 @@ impl Coordinator {
     }
 
     fn compose(&mut self) -> Option<Draft> {
+        let due = self.due();
         let ready = self.ready();
         let mut draft = self.draft();
         let ahead =
@@ -125,9 +126,13 @@ impl Coordinator {
         if decoding == 0 || (room && !asks) {
             self.add_prefill(&mut draft, &ready.prefill, decoding > 0);
         }
-        // with nothing in flight no later step would take the closes along
-        let closes_only = !self.closes.is_empty() && self.steps.is_empty();
-        (!draft.chunks.is_empty() || closes_only).then_some(draft)
+        // with nothing in flight no later step would take the closes and the copies along
+        let memory_only = (!self.closes.is_empty() || !due.is_empty()) && self.steps.is_empty();
+        if draft.chunks.is_empty() && !memory_only {
+            return None;
+        }
+        self.take_snapshots(due, &mut draft.operations);
+        Some(draft)
     }
 
     /// A step that takes along nothing yet.
@@ -231,6 +236,7 @@ impl Coordinator {
     fn push(&mut self, draft: &mut Draft, chunk: Chunk) {
         let running = self.running.get_mut(&chunk.session).expect("ready sessions run");
         running.prepare(&self.limits, &mut self.pages, &mut draft.operations);
+        self.restored(chunk.session);
         draft.rows_left -= chunk.input.rows();
         draft.wanted_left -= usize::from(chunk.wanted != Wanted::Nothing);
         draft.chunks.push(chunk);

@@ -37,7 +37,7 @@ impl Coordinator {
 
     /// Makes sure that `pages` pages can be promised, if it can be done without pausing anybody.
     pub(super) fn make_room(&mut self, pages: usize) -> bool {
-        pages <= self.pages.available()
+        pages <= self.pages.available() || self.evict_pages(pages)
     }
 
     /// Makes sure that the session has a page for a token that is run ahead, if it can be done without pausing anybody.
@@ -66,7 +66,7 @@ impl Coordinator {
 
     /// Takes its pages and its slot from a session that runs, and tells it to open again.
     fn pause(&mut self, session: SessionId, now: Duration, actions: &mut Vec<Action>) {
-        let running = self.running.remove(&session).expect("it runs");
+        let mut running = self.running.remove(&session).expect("it runs");
         if let Some(since) = running.unanswered_since() {
             self.unanswered.remove(&(since, session));
         }
@@ -74,10 +74,14 @@ impl Coordinator {
             self.closes.push(Operation::Close { session });
         }
         let (number, restores) = (running.number(), Some(running.restores()));
-        self.slots.give(running.slot());
-        self.pages.release(running.into_pages());
-        self.waiting.insert(number, Waiting { session, opening: None, since: now, paused: true, restores });
-        self.counts.pauses += 1;
-        actions.push(Action::Interrupted { session });
+        if let Some(waiting) = Self::unopened(&mut running) {
+            self.waiting.insert(number, waiting);
+        } else {
+            let waiting = Waiting { session, opening: None, since: now, paused: true, restores, tried: None };
+            self.waiting.insert(number, waiting);
+            self.counts.pauses += 1;
+            actions.push(Action::Paused { session });
+        }
+        self.shelve(running);
     }
 }

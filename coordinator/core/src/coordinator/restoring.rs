@@ -26,23 +26,32 @@ impl Coordinator {
             (waiting.paused, waiting.since) = (false, now);
         }
         for (session, running) in std::mem::take(&mut self.running) {
-            actions.push(self.interrupt(session, running, &loss, now));
+            actions.extend(self.interrupt(session, running, &loss, now));
         }
+        for (_, running) in std::mem::take(&mut self.lingering) {
+            self.discard(running);
+        }
+        self.clear_index();
         self.broken.get_or_insert(loss);
     }
 
-    fn interrupt(&mut self, session: SessionId, running: Running, loss: &Loss, since: Duration) -> Action {
+    fn interrupt(&mut self, session: SessionId, mut running: Running, loss: &Loss, since: Duration) -> Option<Action> {
         let (number, restores) = (running.number(), running.restores());
-        self.slots.give(running.slot());
-        self.pages.release(running.into_pages());
+        let unopened = Self::unopened(&mut running);
+        self.discard(running);
+        if let Some(waiting) = unopened {
+            self.waiting.insert(number, waiting);
+            return None;
+        }
         // that a row which works is replaced is nobody's fault
         let restores = restores + u32::from(!matches!(loss, Loss::Replaced { .. } | Loss::Ended));
         if restores > self.limits.restores {
             let loss = Loss::Restores { restores: self.limits.restores, reason: loss.to_string() };
-            return Action::Lost { session, loss };
+            return Some(Action::Lost { session, loss });
         }
-        self.waiting.insert(number, Waiting { session, opening: None, since, paused: false, restores: Some(restores) });
-        Action::Interrupted { session }
+        let restores = Some(restores);
+        self.waiting.insert(number, Waiting { session, opening: None, since, paused: false, restores, tried: None });
+        Some(Action::Interrupted { session })
     }
 
     /// Takes in what an interrupted session asks for. One that is not known has left, or was lost meanwhile.
@@ -91,6 +100,9 @@ impl Coordinator {
         let waiting = self.waiting.values().map(|waiting| waiting.session);
         for session in self.running.keys().copied().chain(waiting).collect::<Vec<_>>() {
             self.lose(session, Loss::Stopped, actions);
+        }
+        for (_, running) in std::mem::take(&mut self.lingering) {
+            self.shelve(running);
         }
         self.closes.clear();
         self.broken = Some(Loss::Stopped);

@@ -6,14 +6,16 @@
 //! predecessor it has not accepted.
 
 use std::collections::VecDeque;
+use std::sync::Arc;
 use std::time::Duration;
 
 use paceline_proto::{
     Chunk, ChunkInput, Operation, Outcome, PageId, Reused, SamplingSettings, SessionId, Slot, StepId, Wanted,
 };
 
-use super::admission::Waiting;
-use super::{Input, Wish};
+use super::caching::Caching;
+use super::following::Following;
+use super::{Input, Opening, Wish};
 use crate::limits::Limits;
 use crate::pages::{PagePool, PageTable};
 
@@ -78,12 +80,26 @@ struct Ahead {
     held: Option<Outcome>,
 }
 
+/// What a session is given when it is admitted.
+#[derive(Debug)]
+pub(super) struct Place {
+    pub(super) slot: Slot,
+    pub(super) pages: PageTable,
+    /// Its place among all that ever arrived.
+    pub(super) number: u64,
+    /// How often faults have interrupted it since its last token.
+    pub(super) restores: u32,
+}
+
 /// A session with a slot and pages.
 #[derive(Debug)]
 pub(super) struct Running {
     session: SessionId,
     /// Tokens that it had when it opened.
-    tokens: usize,
+    tokens: Arc<[u32]>,
+    /// It waits for another session's tokens to be run, and has not been told that it is opened.
+    pub(super) following: Option<Following>,
+    pub(super) caching: Caching,
     /// Of these, the tokens of its prompt.
     prompt_tokens: usize,
     token_limit: usize,
@@ -91,6 +107,8 @@ pub(super) struct Running {
     pages: PageTable,
     /// How often faults have interrupted it since its last token.
     restores: u32,
+    /// It was interrupted before: its reader may be slow.
+    reopened: bool,
     /// Until the operation that opens it is sent.
     sampling: Option<Box<SamplingSettings>>,
     /// Wanted and not sent, with how many rows of the first are already sent.
@@ -109,26 +127,70 @@ pub(super) struct Running {
 }
 
 impl Running {
-    pub(super) fn new(waiting: Waiting, slot: Slot, pages: PageTable, number: u64) -> Self {
-        let opening = waiting.opening.expect("who is admitted has said what it asks for");
+    pub(super) fn new(session: SessionId, place: Place, opening: Opening, caching: Caching) -> Self {
+        let Place { slot, pages, number, restores } = place;
         Self {
-            session: waiting.session,
-            tokens: opening.tokens.len(),
+            session,
+            tokens: opening.tokens,
+            following: None,
             prompt_tokens: opening.prompt_tokens,
             token_limit: opening.token_limit,
             slot,
             pages,
-            restores: waiting.restores.unwrap_or(0),
+            restores,
+            reopened: opening.again,
             sampling: Some(opening.sampling),
             wishes: VecDeque::new(),
             first_sent: 0,
-            sent: 0,
+            sent: caching.verified,
+            caching,
             owed: false,
             samples: None,
             ahead: None,
             unanswered_since: None,
             turn: (None, number),
         }
+    }
+
+    /// All tokens that it had when it opened.
+    pub(super) fn tokens(&self) -> &Arc<[u32]> {
+        &self.tokens
+    }
+
+    /// Tokens sent.
+    pub(super) fn sent(&self) -> usize {
+        self.sent
+    }
+
+    /// Nothing of it is sent or wanted that is not back.
+    pub(super) fn is_idle(&self) -> bool {
+        self.wishes.is_empty() && self.caching.verified >= self.sent
+    }
+
+    /// What it is to have run will be, without anybody's doing but the row's; a session that was just opened for the first
+    /// time is about to say what it wants.
+    pub(super) fn gets_on(&self) -> bool {
+        !self.is_idle() || (self.turn.0.is_none() && self.caching.due.is_none() && !self.reopened)
+    }
+
+    /// Its tokens of which it is known what they are: the one that was run ahead too, when it is back.
+    pub(super) fn known_tokens(&self) -> usize {
+        self.caching.history.len() + usize::from(self.ahead.as_ref().is_some_and(|ahead| ahead.token.is_some()))
+    }
+
+    /// It is over: a token that was run ahead of its wish is its last.
+    pub(super) fn know_last_token(&mut self) {
+        self.caching.history.extend(self.ahead.take().and_then(|ahead| ahead.token));
+    }
+
+    /// Its dealings with the index, and its pages.
+    pub(super) fn memory(&mut self) -> (&mut Caching, &[PageId]) {
+        (&mut self.caching, self.pages.pages())
+    }
+
+    /// It is over.
+    pub(super) fn take_caching(&mut self) -> Caching {
+        std::mem::take(&mut self.caching)
     }
 
     pub(super) fn readiness(&self, limits: &Limits) -> Readiness {
@@ -163,7 +225,7 @@ impl Running {
 
     /// All that it had when it opened is sent.
     pub(super) fn decodes(&self) -> bool {
-        self.sent >= self.tokens
+        self.sent >= self.tokens.len()
     }
 
     /// Its place among all that ever arrived.
@@ -236,6 +298,10 @@ impl Running {
             return Err(Misuse::OverLimit { tokens, limit: self.token_limit });
         }
         self.owed = wish.wanted != Wanted::Nothing;
+        match &wish.input {
+            Input::Tokens(tokens) => self.caching.history.extend_from_slice(tokens),
+            Input::Rows { .. } => self.caching.unknown = true,
+        }
         self.wishes.push_back(wish);
         Ok(None)
     }
@@ -246,6 +312,7 @@ impl Running {
         if wish.wanted != Wanted::Sample || wish.input != Input::Tokens(vec![token]) {
             return Err(Misuse::NotTheToken);
         }
+        self.caching.history.push(token);
         if let Some(outcome) = ahead.held {
             return Ok(Some(Came { outcome, position: self.sent }));
         }
@@ -259,7 +326,8 @@ impl Running {
     pub(super) fn cut(&mut self, step: StepId, most: usize, may_want: bool, values: &mut Vec<f32>) -> Option<Chunk> {
         let wish = self.wishes.front()?;
         let all = wish.input.rows();
-        let rows = most.min(all - self.first_sent);
+        let to_cut = self.caching.cuts.front().map_or(usize::MAX, |cut| cut - self.sent);
+        let rows = most.min(all - self.first_sent).min(to_cut);
         let last = self.first_sent + rows == all;
         let wanted = if last { wish.wanted } else { Wanted::Nothing };
         if rows == 0 || (wanted != Wanted::Nothing && !may_want) {
@@ -285,6 +353,7 @@ impl Running {
     fn chunk(&mut self, step: StepId, input: ChunkInput, wanted: Wanted) -> Chunk {
         let start = u32::try_from(self.sent).expect("a context is shorter than 2^32 tokens");
         self.sent += input.rows();
+        self.caching.passed(self.sent);
         self.turn.0 = Some(step);
         Chunk { session: self.session, start, input, wanted, void: false }
     }
@@ -294,19 +363,41 @@ impl Running {
         let session = self.session;
         if let Some(sampling) = self.sampling.take() {
             let generated_from = u32::try_from(self.prompt_tokens).expect("a context is shorter than 2^32 tokens");
-            let (slot, reused) = (self.slot, Reused::default());
+            let (slot, reused) = (self.slot, self.reused(&sampling));
             operations.push(Operation::Open { session, slot, sampling, generated_from, reused });
         }
+        let restore = self.caching.restore();
+        if let Some(from) = restore.and_then(|restore| restore.snapshot) {
+            operations.push(Operation::CopyState { from, to: self.slot });
+        }
+        let shared = if restore.is_some() { self.pages.pages().to_vec() } else { Vec::new() };
         let missing = limits.pages_for(self.sent) - self.pages.pages().len();
         if missing > 0 {
-            let pages: Vec<PageId> = pool.grant(&mut self.pages, missing).to_vec();
+            let mut pages = shared;
+            pages.extend_from_slice(pool.grant(&mut self.pages, missing));
+            // the first of its own pages is the one behind those that it shares
+            let copied = restore.and_then(|restore| restore.source).zip(pages.get(pages.len() - missing).copied());
             operations.push(Operation::Grant { session, pages });
+            operations.extend(copied.map(|(from, to)| Operation::CopyPage { from, to }));
+        } else if !shared.is_empty() {
+            operations.push(Operation::Grant { session, pages: shared });
         }
+    }
+
+    /// What the tail must know of tokens that are not run. To be asked before any is.
+    fn reused(&self, sampling: &SamplingSettings) -> Reused {
+        let history = &self.tokens[..self.caching.verified];
+        let tokens = u32::try_from(history.len()).expect("a context is shorter than 2^32 tokens");
+        let last = &history[history.len() - sampling.tokens_seen(history.len(), self.prompt_tokens)..];
+        Reused { tokens, last: last.to_vec() }
     }
 
     /// Takes in the outcome of a chunk of `step`, after which `end` tokens are run. Nothing comes of it yet if the
     /// chunk was run ahead of its wish.
     pub(super) fn came_back(&mut self, step: StepId, end: usize, outcome: Outcome) -> Option<Came> {
+        if !matches!(outcome, Outcome::Void | Outcome::Failed(_)) {
+            self.caching.verified = end;
+        }
         if let Some(ahead) = &mut self.ahead
             && ahead.step == step
         {

@@ -7,6 +7,7 @@ use paceline_proto::{PageId, SessionId, StageTime};
 use super::Coordinator;
 use super::running::{Readiness, Running};
 use crate::pages::PageTable;
+use crate::prefix::PrefixCounts;
 
 /// Figures for metrics. Counts run from the program's start, through all epochs.
 #[derive(Debug, Clone, PartialEq)]
@@ -51,6 +52,14 @@ pub struct Status {
     pub micros_per_prefill_row: Option<f64>,
     /// What a step of decode alone takes on the slowest stage, once known.
     pub micros_per_decode_step: Option<f64>,
+    /// What the cache did.
+    pub cache: CacheCounts,
+    /// What the cache holds, and what it gave up.
+    pub index: PrefixCounts,
+    /// Pages that nobody but the cache holds.
+    pub pages_idle: usize,
+    /// Snapshots there may be.
+    pub snapshots: usize,
     /// Why nothing runs, if nothing can.
     pub broken: Option<String>,
 }
@@ -109,18 +118,44 @@ pub struct Accounts {
     pub awaited: usize,
     /// Running sessions that have a token and have not answered.
     pub unanswered: usize,
-    /// Running sessions.
+    /// Running sessions, with those that left and whose last row is under way.
     pub running: usize,
-    /// Pages that they hold.
+    /// Snapshots there may be.
+    pub snapshots: usize,
+    /// Snapshots for which there is room.
+    pub snapshots_free: usize,
+    /// Snapshots in the index, and copies that are not yet.
+    pub snapshots_held: usize,
+    /// References that the pool has counted.
+    pub references: usize,
+    /// Pages of sessions, of the index, and those to copy from.
+    pub references_held: usize,
+    /// Pages that anybody holds.
     pub pages_held: usize,
     /// Pages that they were promised on top of these.
     pub pages_promised: usize,
+}
+
+/// What the cache did. Counts run from the program's start, through all epochs.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct CacheCounts {
+    /// Sessions that were let in, each time that they were.
+    pub lookups: u64,
+    /// Of these, sessions of which some tokens were cached.
+    pub hits: u64,
+    /// Tokens that were cached.
+    pub cached_tokens: u64,
+    /// Tokens that were run again although they are known, because no state was kept where they end.
+    pub reread_tokens: u64,
+    /// States that were copied to be kept.
+    pub snapshots_taken: u64,
 }
 
 #[derive(Debug, Default)]
 pub(super) struct Counts {
     pub(super) admitted: u64,
     pub(super) pauses: u64,
+    pub(super) cache: CacheCounts,
     pub(super) steps: u64,
     pub(super) prefill_tokens: u64,
     pub(super) decode_tokens: u64,
@@ -181,13 +216,20 @@ impl Coordinator {
             ignored_results: self.counts.ignored_results,
             micros_per_prefill_row: self.pace.micros_per_prefill_row(),
             micros_per_decode_step: self.pace.micros_per_decode_step(),
+            cache: self.counts.cache,
+            index: self.index.counts(),
+            pages_idle: self.pages.idle(),
+            snapshots: self.limits.snapshots,
             broken: self.broken.as_ref().map(ToString::to_string),
         }
     }
 
     /// Who holds how much.
     pub fn accounts(&self) -> Accounts {
-        let tables = || self.running.values().map(Running::pages);
+        let all = || self.running.values().chain(self.lingering.values());
+        let tables = || all().map(Running::pages);
+        let copies = all().map(|running| running.caching.taken().count()).sum::<usize>();
+        let sources = all().filter(|running| running.caching.restore().is_some_and(|restore| restore.source.is_some()));
         Accounts {
             pages: self.pages.total(),
             pages_free: self.pages.free(),
@@ -203,8 +245,15 @@ impl Coordinator {
             newest_running: self.running.values().map(Running::number).max(),
             awaited: self.unanswered.len(),
             unanswered: self.running.values().filter(|running| running.unanswered_since().is_some()).count(),
-            running: self.running.len(),
-            pages_held: tables().map(|table| table.pages().len()).sum(),
+            running: all().count(),
+            snapshots: self.limits.snapshots,
+            snapshots_free: self.slots.free_snapshots(),
+            snapshots_held: self.index.slots().count() + copies,
+            references: self.pages.total_references(),
+            references_held: tables().map(|table| table.pages().len()).sum::<usize>()
+                + self.index.counts().pages
+                + sources.count(),
+            pages_held: self.pages.held(),
             pages_promised: tables().map(PageTable::reserved).sum(),
         }
     }

@@ -59,7 +59,10 @@ impl Coordinator {
         let open = || self.running.values().filter(|running| running.opened());
         let mut pages: Vec<PageId> = open().flat_map(|running| running.pages().pages()).copied().collect();
         let mut slots: Vec<Slot> = open().map(Running::slot).collect();
+        pages.extend(self.index.pages());
+        slots.extend(self.index.slots());
         pages.sort_unstable();
+        pages.dedup();
         slots.sort_unstable();
         actions.push(Action::Still { pages, slots });
     }

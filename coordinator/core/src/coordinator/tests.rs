@@ -9,6 +9,7 @@ use paceline_proto::{Chunk, ChunkInput, ChunkResult, PageId, Reused, SampledToke
 use uuid::Uuid;
 
 use super::*;
+use crate::reuse::Missed;
 
 fn name(number: u128) -> SessionId {
     SessionId(Uuid::from_u128(number))
@@ -83,7 +84,8 @@ fn new_tokens(number: u128, count: usize) -> Arc<[u32]> {
 }
 
 fn opened(number: u128) -> Action {
-    Action::Opened { session: name(number), reuse: Reuse::default() }
+    let reuse = Reuse { missed: Some(Missed::Unknown), ..Reuse::default() };
+    Action::Opened { session: name(number), reuse }
 }
 
 fn closed(number: u128) -> Action {
@@ -170,12 +172,12 @@ fn refusals_name_the_figures() {
 #[test]
 fn a_name_is_not_free_before_its_chunks_are_back() {
     let mut bench = Bench::new(small());
-    bench.open(1, 1, 4);
-    bench.want(1, vec![7]);
+    bench.open(1, 2, 4);
+    bench.want(1, vec![7, 7]);
     assert_eq!(bench.leave(1)[..2], [Action::Cancel { session: name(1) }, closed(1)]);
-    assert_eq!(bench.open(1, 1, 4), [refused(1, Refusal::Duplicate { session: name(1) })]);
+    assert_eq!(bench.open(1, 2, 4), [refused(1, Refusal::Duplicate { session: name(1) })]);
     bench.done(0, vec![(1, Outcome::Void)]);
-    assert_eq!(bench.open(1, 1, 4), [opened(1)]);
+    assert_eq!(bench.open(1, 2, 4), [opened(1)]);
 }
 
 #[test]

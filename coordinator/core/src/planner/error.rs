@@ -101,6 +101,14 @@ pub enum Error {
         /// The most.
         limit: usize,
     },
+    /// One session would not fit.
+    #[error("keys and values of {tokens} tokens are fewer than the {context} that one session can have")]
+    FewTokens {
+        /// Of all sessions together.
+        tokens: usize,
+        /// Of one session.
+        context: usize,
+    },
     /// A context that the model was not trained for.
     #[error("a context of {context} tokens is wanted, but the model was trained for {trained}: use at most {trained}")]
     ContextTooLong {

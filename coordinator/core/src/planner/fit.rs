@@ -4,7 +4,7 @@ use std::fmt;
 
 use paceline_gguf::{KvType, ModelShape};
 
-use super::{Error, Host, Memory, Result, Wishes, cut::Stage, render::human};
+use super::{Cache, Error, Host, Memory, Result, Wishes, cut::Stage, render::human};
 
 /// Types to keep keys and values in that every device has, the largest first.
 const SENSIBLE_TYPES: [KvType; 2] = [KvType::F16, KvType::Q8_0];
@@ -20,6 +20,8 @@ pub struct WouldFit {
     pub sessions: Option<usize>,
     /// The largest type that every device has, for keys and values alike, that is smaller than what was wished for.
     pub key_value_type: Option<KvType>,
+    /// It would without the cache.
+    pub cache: bool,
     /// Bytes of one device more, where stages have devices of their own.
     pub device: Option<u64>,
 }
@@ -56,7 +58,8 @@ impl WouldFit {
                 && fits(&Wishes { key_type: kind, value_type: kind, ..wishes.clone() })
         });
         let context = pages.map(|pages| pages * page_tokens);
-        Self { context, sessions, key_value_type: smaller, device: None }
+        let cache = wishes.cache != Cache::default() && fits(&Wishes { cache: Cache::default(), ..wishes.clone() });
+        Self { context, sessions, key_value_type: smaller, cache, device: None }
     }
 }
 
@@ -94,8 +97,9 @@ impl fmt::Display for WouldFit {
             _ => format!("{sessions} sessions"),
         });
         let kind = self.key_value_type.map(|kind| format!("keys and values of {kind}"));
+        let cache = self.cache.then(|| "a smaller cache".to_owned());
         let device = self.device.map(|bytes| format!("one more device with {}", human(bytes)));
-        let possible: Vec<String> = [context, sessions, kind, device].into_iter().flatten().collect();
+        let possible: Vec<String> = [context, sessions, kind, cache, device].into_iter().flatten().collect();
         if possible.is_empty() {
             return f.write_str("use a smaller quantization of the model, smaller steps, or more memory");
         }
@@ -121,7 +125,7 @@ mod tests {
     #[test]
     fn what_would_fit_reads_as_a_sentence() {
         let text = |context, sessions, key_value_type| {
-            WouldFit { context, sessions, key_value_type, device: None }.to_string()
+            WouldFit { context, sessions, key_value_type, cache: false, device: None }.to_string()
         };
         assert_eq!(
             text(Some(4096), Some(1), Some(KvType::Q8_0)),

@@ -6,6 +6,7 @@
 //! [`render()`] makes a table of it for people.
 
 mod assign;
+mod cache;
 mod cost;
 mod cut;
 mod described;
@@ -31,6 +32,7 @@ use paceline_gguf::{KvType, ModelShape};
 
 use crate::limits::PREFILL_ROWS;
 
+pub use cache::{Cache, CacheRam, LEAST_IN_ALL, LEAST_SNAPSHOTS, MOST_SNAPSHOTS, SizeError, with_cache};
 pub use cost::{ExpertCost, StageCost, StepShape, Work};
 pub use described::{DescriptionError, DeviceGroup};
 pub use device::{Cluster, DeviceSpec, LinkSpeed, MAX_DEVICES, STEP_OVERHEAD, Speed};
@@ -56,10 +58,12 @@ pub struct Wishes {
     pub shards: Option<usize>,
     /// Tokens of one session, prompt and answer together.
     pub context: usize,
-    /// Sessions of that length that run at once.
+    /// Sessions that run at once.
     pub sessions: usize,
-    /// State slots beyond those of the sessions, for snapshots.
-    pub snapshots: usize,
+    /// Tokens of all of them together; `None` for as many as all can have.
+    pub kv_tokens: Option<usize>,
+    /// What is kept of conversations between their turns, beyond the memory of the sessions.
+    pub cache: Cache,
     /// How keys are cached.
     pub key_type: KvType,
     /// How values are cached.
@@ -100,7 +104,8 @@ impl Wishes {
             shards: None,
             context,
             sessions,
-            snapshots: 0,
+            kv_tokens: None,
+            cache: Cache::default(),
             key_type: KvType::default(),
             value_type: KvType::default(),
             page_tokens: PAGE_TOKENS,
@@ -123,13 +128,19 @@ impl Wishes {
     }
 
     /// Pages of keys and values for all sessions.
+    fn session_pages(&self) -> usize {
+        let all = self.context.div_ceil(self.page_tokens).saturating_mul(self.sessions);
+        self.kv_tokens.map_or(all, |tokens| tokens.div_ceil(self.page_tokens).min(all))
+    }
+
+    /// Pages of keys and values for all sessions and the cache.
     fn pages(&self) -> usize {
-        self.context.div_ceil(self.page_tokens).saturating_mul(self.sessions)
+        self.session_pages().saturating_add(self.cache.pages)
     }
 
     /// State slots for all sessions and snapshots.
     fn slots(&self) -> usize {
-        self.sessions.saturating_add(self.snapshots)
+        self.sessions.saturating_add(self.cache.snapshots)
     }
 }
 
@@ -173,6 +184,9 @@ fn check_wishes(shape: &ModelShape, wishes: &Wishes) -> Result<()> {
     }
     if wishes.context > shape.context_length && !wishes.scaled_rope {
         return Err(Error::ContextTooLong { context: wishes.context, trained: shape.context_length });
+    }
+    if let Some(tokens) = wishes.kv_tokens.filter(|tokens| *tokens < wishes.context) {
+        return Err(Error::FewTokens { tokens, context: wishes.context });
     }
     shape.check_key_value_types(wishes.key_type, wishes.value_type)?;
     for (what, count) in [("pages", wishes.pages()), ("state slots", wishes.slots())] {

@@ -6,10 +6,11 @@ use paceline_gguf::{KvType, ModelShape};
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 
 use super::{
-    Host, Memory, Wishes,
+    Cache, Host, Memory, Wishes,
     cut::{Stage, divide_threads},
     memory::read_per_token,
     predict::{Prediction, StageTiming},
+    render::human,
     targets::Verdict,
 };
 
@@ -26,10 +27,13 @@ pub struct Placement {
     pub sessions: usize,
     /// Tokens in a page.
     pub page_tokens: usize,
-    /// Pages, on every stage.
+    /// Pages, on every stage: those of all sessions, and those of the cache.
     pub pages: usize,
     /// State slots, on every stage: one per session, and those for snapshots.
     pub slots: usize,
+    /// What of them is for the cache.
+    #[serde(default)]
+    pub cache: Cache,
     /// The most rows of a step.
     pub step_rows: usize,
     /// The most rows of a step of which a token or a vector is wanted.
@@ -66,6 +70,13 @@ impl Placement {
     /// What all stages need together.
     pub fn memory(&self) -> Memory {
         self.stages.iter().map(|stage| stage.memory).sum()
+    }
+
+    /// Bytes of the cache on all stages together: its snapshots, its pages.
+    pub fn cache_bytes(&self) -> (u64, u64) {
+        let Cache { snapshots, pages } = self.cache;
+        let page = self.key_value_per_token.saturating_mul(self.page_tokens as u64);
+        (self.state_per_session.saturating_mul(snapshots as u64), page.saturating_mul(pages as u64))
     }
 
     /// Bytes of weights that the slowest stage reads per token.
@@ -141,6 +152,13 @@ pub enum Note {
         /// Threads of the host.
         threads: usize,
     },
+    /// There is no memory for the usual cache.
+    SmallCache {
+        /// Bytes it has.
+        bytes: u64,
+        /// Bytes it usually has.
+        usual: u64,
+    },
     /// Something that the plan assumes of devices.
     Assumed {
         /// What.
@@ -161,6 +179,10 @@ impl fmt::Display for Note {
             }
             Self::SharedThreads { stages, threads } => {
                 write!(f, "{stages} stages share {threads} threads and take turns: fewer shards would be faster")
+            }
+            Self::SmallCache { bytes, usual } => {
+                let (bytes, usual) = (human(*bytes), human(*usual));
+                write!(f, "the cache has {bytes} instead of the usual {usual}: there is no memory for more")
             }
             Self::Assumed { text } => f.write_str(text),
             Self::UnknownSpeed { devices: 1 } => {
@@ -196,6 +218,7 @@ pub(super) fn describe(shape: &ModelShape, stages: &[Stage], wishes: &Wishes, av
         page_tokens: wishes.page_tokens,
         pages: wishes.pages(),
         slots: wishes.slots(),
+        cache: wishes.cache,
         step_rows: wishes.step_rows,
         step_wanted: wishes.step_wanted,
         key_type: wishes.key_type,

@@ -4,7 +4,7 @@ mod devices;
 
 use std::fmt::Write as _;
 
-use super::{Memory, Placement, StagePlan};
+use super::{Cache, Memory, Placement, StagePlan};
 
 /// Columns of a line.
 const LINE: usize = 100;
@@ -27,6 +27,7 @@ pub fn render(placement: &Placement) -> String {
         placement.page_tokens,
         placement.slots,
     );
+    text.push_str(&cache(placement));
     let Memory { mapped, .. } = placement.memory();
     let _ = writeln!(text, "{} of embeddings stay in the model file, and in memory while it has room", human(mapped));
     let total = placement.memory().total();
@@ -39,6 +40,16 @@ pub fn render(placement: &Placement) -> String {
         text.push_str(&wrapped(&format!("note: {note}")));
     }
     text
+}
+
+/// What of the pages and slots is there for the cache.
+fn cache(placement: &Placement) -> String {
+    let (Cache { snapshots, pages }, (snapshot_bytes, page_bytes)) = (placement.cache, placement.cache_bytes());
+    if (snapshots, pages) == (0, 0) {
+        return String::new();
+    }
+    let (snapshot_bytes, page_bytes) = (human(snapshot_bytes), human(page_bytes));
+    format!("of these {pages} pages ({page_bytes}) and {snapshots} slots ({snapshot_bytes}) are for the cache\n")
 }
 
 fn headline(placement: &Placement) -> String {

@@ -1,6 +1,7 @@
 //! Placements of published and random shapes.
 
 mod by_force;
+mod caches;
 mod clusters;
 mod cost;
 mod described;
@@ -213,6 +214,7 @@ prop_compose! {
         context in 1usize..500,
         sessions in 1usize..6,
         snapshots in 0usize..4,
+        cached_pages in 0usize..9,
         key in 0usize..7,
         value in 0usize..7,
         page_tokens in 1usize..100,
@@ -221,7 +223,7 @@ prop_compose! {
     ) -> Wishes {
         let (key_type, value_type) = (KvType::ALL[key], KvType::ALL[value]);
         Wishes {
-            context, sessions, snapshots, key_type, value_type, page_tokens, step_rows, step_wanted,
+            context, sessions, cache: Cache { snapshots, pages: cached_pages }, key_type, value_type, page_tokens, step_rows, step_wanted,
             ..Wishes::new(shards, context, sessions)
         }
     }

@@ -7,7 +7,7 @@ use paceline_core::{Limits, Loss, Refusal, Session};
 use paceline_proto::SamplingSettings;
 
 use crate::model::{END, answer};
-use crate::random::Random;
+use crate::random::{Random, mix};
 use crate::row::UNLUCKY;
 
 /// What a client will do.
@@ -15,6 +15,7 @@ use crate::row::UNLUCKY;
 pub(crate) struct Plan {
     pub(crate) arrives: u64,
     pub(crate) prompt: Vec<u32>,
+    pub(crate) boundaries: Vec<usize>,
     pub(crate) max_tokens: Option<usize>,
     pub(crate) ignore_end: bool,
     /// It wants an embedding, not tokens.
@@ -28,14 +29,25 @@ pub(crate) struct Plan {
     pub(crate) unlucky: bool,
 }
 
+/// A prompt that begins like many others, up to somewhere.
+pub(crate) fn prompt(random: &mut Random, tokens: usize) -> Vec<u32> {
+    let (document, shared) = (random.between(0, 3), random.size(0, tokens));
+    let shared = if random.once_in(4) { 0 } else { shared };
+    let known = |place: usize| 10 + (mix(document << 32 | place as u64) % 490) as u32;
+    (0..tokens).map(|place| if place < shared { known(place) } else { random.between(10, 500) as u32 }).collect()
+}
+
 impl Plan {
     pub(crate) fn random(random: &mut Random, limits: &Limits) -> Self {
         let long = random.once_in(8);
         let longest = if long { limits.context + 2 } else { limits.context.min(40) };
-        let prompt = (0..random.size(0, longest)).map(|_| random.between(10, 500) as u32).collect();
+        let tokens = random.size(0, longest);
+        let prompt = prompt(random, tokens);
+        let boundaries = (0..random.size(0, 2)).map(|_| random.size(0, longest)).collect();
         Self {
             arrives: random.between(0, 1_500_000),
             prompt,
+            boundaries,
             max_tokens: (!random.once_in(10)).then(|| random.size(0, 30)),
             ignore_end: random.once_in(4),
             vector: random.once_in(20),
@@ -58,7 +70,7 @@ impl Plan {
         let seed = if self.unlucky { UNLUCKY } else { 0 };
         Session::new(Request {
             prompt: self.prompt.clone(),
-            boundaries: Vec::new(),
+            boundaries: self.boundaries.clone(),
             sampling: SamplingSettings { seed, ..Default::default() },
             goal,
         })
@@ -69,7 +81,8 @@ impl Plan {
         if self.vector {
             return Vec::new();
         }
-        let room = limits.context.saturating_sub(self.prompt.len());
+        // one that fills the context may be let in where another placement has a longer one
+        let room = limits.context.saturating_sub(self.prompt.len()).max(1);
         let most = self.max_tokens.unwrap_or(room).min(room);
         answer(&self.prompt, most.min(self.stops_after.unwrap_or(most)), self.ignore_end)
     }
@@ -141,7 +154,7 @@ impl Client {
             FinishReason::Cancelled => {
                 assert!(self.plan.patience.is_some() && expected.starts_with(&self.tokens));
             }
-            FinishReason::Refused(_) => assert_eq!(self.tokens, []),
+            FinishReason::Refused(refusal) => assert_eq!(self.tokens, [], "{refusal}"),
             FinishReason::Lost(loss) => {
                 assert!(expected.starts_with(&self.tokens));
                 match loss {

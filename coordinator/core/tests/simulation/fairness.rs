@@ -1,4 +1,4 @@
-//! Nobody overtakes in the queue, who was interrupted goes on before all who came later, and nobody who decodes is passed over for long.
+//! Nobody is paused but the newest, and nobody who decodes is passed over for long.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -12,7 +12,6 @@ pub(crate) struct Fairness {
     arrivals: usize,
     /// When each session arrived at the queue.
     arrived: BTreeMap<SessionId, usize>,
-    last_opened: usize,
     /// The arrivals of those who run.
     running: BTreeSet<usize>,
     /// The arrivals of those who were interrupted and not opened since.
@@ -36,7 +35,6 @@ impl Fairness {
             bound: bound(limits),
             arrivals: 0,
             arrived: BTreeMap::new(),
-            last_opened: 0,
             running: BTreeSet::new(),
             interrupted: BTreeSet::new(),
             waiting: BTreeMap::new(),
@@ -56,12 +54,9 @@ impl Fairness {
     }
 
     pub(crate) fn opened(&mut self, session: SessionId) {
+        // one that waits for what another computes is opened later; who is admitted when is invariant A8
         let arrived = self.arrived[&session];
-        let again = self.interrupted.remove(&arrived);
-        let overtaken = self.interrupted.first().filter(|first| **first < arrived);
-        assert_eq!(overtaken, None, "{session} overtook one that was interrupted");
-        assert!(again || arrived > self.last_opened, "{session} overtook another in the queue");
-        self.last_opened = arrived.max(self.last_opened);
+        self.interrupted.remove(&arrived);
         self.running.insert(arrived);
         self.wishes.insert(session, 0);
     }

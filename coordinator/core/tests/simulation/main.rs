@@ -41,10 +41,13 @@ fn random_limits(random: &mut Random) -> Limits {
         credits: random.size(1, 2 * stages + 1),
         prefill_rows: random.size(16, 48),
         prefill_percent: random.between(0, 300) as u32,
-        restore_deadline: Duration::from_micros(random.between(10_000, 1_000_000)),
+        restore_deadline: Duration::from_micros(random.between(2_000, 400_000)),
         restores: random.between(1, 3) as u32,
         gather: Duration::from_micros(random.between(0, 500)),
         run_ahead: random.once_in(2),
+        snapshots: random.size(0, 6),
+        has_states: !random.once_in(3),
+        snapshot_stride: random.size(4, 64),
         ..Limits::new(stages, random.size(1, 8), pages, page_tokens, context)
     }
 }

@@ -28,6 +28,9 @@ fn tiny(random: &mut Random) -> Limits {
         credits: random.size(1, 2 * stages + 1),
         gather: Duration::from_micros(random.between(0, 500)),
         run_ahead: random.once_in(2),
+        snapshots: random.size(0, 4),
+        has_states: !random.once_in(3),
+        snapshot_stride: random.size(4, 64),
         ..Limits::new(stages, random.size(2, 8), pages, page_tokens, context)
     }
 }
@@ -36,7 +39,8 @@ fn plan(random: &mut Random, context: usize) -> Plan {
     let prompt = random.size(1, context / 3);
     Plan {
         arrives: random.between(0, 200_000),
-        prompt: (0..prompt).map(|_| random.between(10, 500) as u32).collect(),
+        prompt: crate::client::prompt(random, prompt),
+        boundaries: Vec::new(),
         max_tokens: (!random.once_in(4)).then(|| random.size(1, context - prompt)),
         ignore_end: !random.once_in(4),
         vector: random.once_in(20),

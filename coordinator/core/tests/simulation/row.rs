@@ -42,6 +42,10 @@ pub(crate) struct Row {
     page_tokens: usize,
     pages: Vec<Vec<u32>>,
     states: Vec<u64>,
+    /// Without states the next token depends on the pages alone.
+    has_states: bool,
+    /// Tokens that were not run because their memory was there.
+    pub(crate) reused: usize,
     sessions: BTreeMap<SessionId, Memory>,
     cancelled: BTreeSet<SessionId>,
     /// By stage: when it is free again.
@@ -61,7 +65,9 @@ impl Row {
             costs,
             page_tokens: limits.page_tokens,
             pages: vec![vec![0; limits.page_tokens]; limits.pages],
-            states: vec![0; limits.slots],
+            states: vec![0; limits.slots + limits.snapshots],
+            has_states: limits.has_states,
+            reused: 0,
             sessions: BTreeMap::new(),
             cancelled: BTreeSet::new(),
             free: vec![0; limits.stages],
@@ -119,13 +125,14 @@ impl Row {
 
     fn apply(&mut self, operation: Operation) {
         match operation {
-            Operation::Open { session, slot, sampling, generated_from, .. } => {
+            Operation::Open { session, slot, sampling, generated_from, reused } => {
+                self.reused += reused.tokens as usize;
                 let slot = slot.0 as usize;
                 self.states[slot] = 0;
                 let memory = Memory {
                     slot,
                     table: Vec::new(),
-                    tokens: 0,
+                    tokens: reused.tokens as usize,
                     end_is_banned: sampling.banned.contains(&END),
                     unlucky: sampling.seed == UNLUCKY,
                     generated_from: generated_from as usize,
@@ -140,7 +147,8 @@ impl Row {
                 assert!(self.sessions.remove(&session).is_some());
                 self.cancelled.remove(&session);
             }
-            other => panic!("{other:?} is never sent"),
+            Operation::CopyPage { from, to } => self.pages[to.0 as usize] = self.pages[from.0 as usize].clone(),
+            Operation::CopyState { from, to } => self.states[to.0 as usize] = self.states[from.0 as usize],
         }
     }
 
@@ -188,10 +196,14 @@ impl Row {
             Wanted::Nothing => Outcome::Stored,
             Wanted::Vector => Outcome::Vector(vec![memory.tokens as f32]),
             Wanted::Sample => {
-                let stored = memory.table.iter().flat_map(|page| &self.pages[page.0 as usize]).take(memory.tokens);
+                let pages = memory.table.iter().flat_map(|page| &self.pages[page.0 as usize]);
+                let stored = pages.take(memory.tokens);
+                let state = self.states[memory.slot];
+                let state =
+                    if self.has_states { state } else { stored.clone().fold(0, |state, one| advance(state, *one)) };
                 // as penalties do, it depends on where the answer began
                 let attended = attend(stored.copied()).wrapping_add(memory.generated_from as u64);
-                let token = sample(self.states[memory.slot], attended, memory.end_is_banned);
+                let token = sample(state, attended, memory.end_is_banned);
                 memory.sampled.insert(step, token);
                 if memory.unlucky && token.is_multiple_of(8) {
                     Outcome::Failed("no token is allowed".into())

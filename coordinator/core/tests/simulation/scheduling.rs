@@ -14,6 +14,7 @@ fn plan(arrives: u64, prompt: usize, tokens: usize) -> Plan {
     Plan {
         arrives,
         prompt: (0..prompt as u32).map(|place| 10 + place % 300).collect(),
+        boundaries: Vec::new(),
         max_tokens: Some(tokens),
         ignore_end: true,
         vector: false,

@@ -24,6 +24,10 @@ fn push_special(vocabulary: &mut Vocabulary, special: &Value) {
 
 /// A byte-level vocabulary: special tokens, the byte alphabet, one token for each merge, more special tokens.
 pub(crate) fn byte_pairs(name: &str, pre: &str) -> Arc<Tokenizer> {
+    byte_pairs_with(name, pre, &[])
+}
+
+fn byte_pairs_with(name: &str, pre: &str, control: &[&str]) -> Arc<Tokenizer> {
     let data: Value = serde_json::from_str(&read(name)).unwrap();
     let mut vocabulary = Vocabulary::new(VocabularyModel::Gpt2);
     vocabulary.pre = pre.to_owned();
@@ -36,12 +40,22 @@ pub(crate) fn byte_pairs(name: &str, pre: &str) -> Arc<Tokenizer> {
     }
     vocabulary.kinds.resize(vocabulary.tokens.len(), TokenKind::Normal);
     push_special(&mut vocabulary, &data["last"]);
+    for spelling in control {
+        vocabulary.tokens.push((*spelling).into());
+        vocabulary.kinds.push(TokenKind::Control);
+    }
     vocabulary.eos = data["eos"].as_u64().map(|id| id as u32);
     Arc::new(Tokenizer::new(vocabulary).unwrap())
 }
 
 pub(crate) fn tiny_hybrid() -> Arc<Tokenizer> {
     byte_pairs("tiny-hybrid.json", "qwen35")
+}
+
+/// The same with the brackets of Llama 3 and of Mistral.
+pub(crate) fn tiny_hybrid_with_other_brackets() -> Arc<Tokenizer> {
+    let control = ["<|start_header_id|>", "<|end_header_id|>", "<|eot_id|>", "<s>", "</s>", "[INST]", "[/INST]"];
+    byte_pairs_with("tiny-hybrid.json", "qwen35", &control)
 }
 
 /// SmolLM2's first merges.
