@@ -77,6 +77,12 @@ pub enum Error {
         /// What the decoder says.
         reason: String,
     },
+    /// An order for a lower tier, or an answer of one, cannot be read.
+    #[error("what is said about a lower tier cannot be read: {reason}")]
+    Tier {
+        /// What is wrong with it.
+        reason: String,
+    },
     /// Header and description name different steps.
     #[error("the frame's header names {header}, its description {description}")]
     Disagree {

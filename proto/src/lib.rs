@@ -2,16 +2,19 @@
 //!
 //! Read [`step::Step`] first: one micro-batch on its way down the row of stages. [`frame::Frame`] is a step
 //! with its activations, and [`frame`] says how it looks on a wire. [`memories`] is what a stage tells another one that
-//! takes its layers over. This crate does no I/O, reads no clock,
-//! and knows nothing of devices, schedulers or HTTP.
+//! takes its layers over. [`entries`] names by content what stages keep in lower tiers, and [`tiers`] is what they are
+//! asked to keep. This crate does no I/O, reads no clock, and knows nothing of devices, schedulers or HTTP.
 
+pub mod entries;
 mod error;
 pub mod frame;
 pub mod ids;
 pub mod memories;
 pub mod sampling;
 pub mod step;
+pub mod tiers;
 
+pub use entries::{Entry, EntryKey};
 pub use error::{Error, Result};
 pub use frame::{Activations, Frame, Payload, Reply};
 pub use ids::{Epoch, NodeId, PageId, SessionId, Slot, StepId};
@@ -21,3 +24,4 @@ pub use step::{
     Chunk, ChunkInput, ChunkResult, Logprobs, Operation, Outcome, Reused, SampledToken, StageTime, Step, StepDone,
     TokenLogprob, Wanted,
 };
+pub use tiers::{KeptEntry, Ticket, TierAnswer, TierCounts, TierOrder, TierOutcome, TierRefusal, TierTask};

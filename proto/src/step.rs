@@ -4,6 +4,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::ids::{Epoch, PageId, SessionId, Slot, StepId};
 use crate::sampling::SamplingSettings;
+use crate::tiers::Ticket;
 
 /// The chunks of several sessions that every stage runs together, and the memory operations before them.
 ///
@@ -63,6 +64,15 @@ pub enum Operation {
         from: Slot,
         /// To this slot.
         to: Slot,
+    },
+    /// Writes what every stage has staged under a ticket into its memories; it is then staged no more.
+    Install {
+        /// The ticket of the [`TierTask::Fetch`](crate::TierTask::Fetch).
+        ticket: Ticket,
+        /// Where the pages go, from the one of the first entry's first token to that of the last one's last.
+        pages: Vec<PageId>,
+        /// Where the state goes, if one was fetched.
+        slot: Option<Slot>,
     },
 }
 

@@ -185,8 +185,24 @@ pub enum Error {
     /// Memories could not be written or read on their way.
     #[error("memories on their way: {0}")]
     Moving(std::io::Error),
-    /// The stage's thread could not be started.
-    #[error("the stage's thread could not be started: {0}")]
+    /// A step installs what no lower tier has brought.
+    #[error("nothing is staged under ticket {ticket}")]
+    NotStaged {
+        /// The ticket.
+        ticket: u64,
+    },
+    /// A step installs what was staged into other places than that needs.
+    #[error("{staged} pages are staged under ticket {ticket}, {given} are given; or only one of them has a state")]
+    OtherPlaces {
+        /// The ticket.
+        ticket: u64,
+        /// Pages that are staged.
+        staged: usize,
+        /// Pages that are given.
+        given: usize,
+    },
+    /// A thread of the stage or of its disk tier could not be started.
+    #[error("a thread could not be started: {0}")]
     Thread(std::io::Error),
 }
 

@@ -2,7 +2,7 @@
 //!
 //! Read [`Stage`] first: a frame goes in, a frame for the next stage or the step's results come out. [`worker`]
 //! runs it on its own thread between two links, and [`actor::ShardActor`] controls that thread. [`give`] and [`Taking`]
-//! move what stages remember to stages that take their layers over. A shard never schedules, never knows a prompt from
+//! move what stages remember to stages that take their layers over; [`DiskTier`] keeps it on disk. A shard never schedules, never knows a prompt from
 //! an answer, and never imports the coordinator.
 
 pub mod actor;
@@ -15,6 +15,7 @@ mod sessions;
 mod stage;
 mod stopwatch;
 mod tail;
+mod tiers;
 pub mod worker;
 
 pub use error::{Error, Result};
@@ -22,3 +23,4 @@ pub use feedback::{Feedback, feedback};
 pub use open_sessions::OpenSessions;
 pub use stage::memories::{Taking, give};
 pub use stage::{Passed, Place, SharedStage, Stage};
+pub use tiers::{DiskTier, StageTier};

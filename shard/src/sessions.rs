@@ -48,6 +48,8 @@ impl SessionTable {
                 self.sessions.remove(session).ok_or(Error::UnknownSession { session: *session })?;
                 Ok(None)
             }
+            // It concerns memories alone.
+            Operation::Install { .. } => Ok(None),
             Operation::CopyPage { from, to } => Ok(Some(MemoryOperation::CopyPage { from: from.0, to: to.0 })),
             Operation::CopyState { from, to } => {
                 Ok(Some(MemoryOperation::CopyState { from: from.0 as usize, to: to.0 as usize }))

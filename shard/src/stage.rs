@@ -17,9 +17,11 @@ use crate::rows::Rows;
 use crate::sessions::SessionTable;
 use crate::stopwatch::Stopwatch;
 use crate::tail::Tail;
+use crate::tiers::StageStaging;
 use crate::{Error, Result};
 
 pub(crate) mod memories;
+pub(crate) mod tier;
 
 /// Where a stage stands in its row.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -56,6 +58,8 @@ pub struct Stage {
     watch: Stopwatch,
     /// A frame has failed.
     failed: bool,
+    /// What waits to be installed, where there is a lower tier.
+    staging: Option<StageStaging>,
 }
 
 /// A stage that its thread shares with whoever moves its memories: one has it at a time.
@@ -64,12 +68,19 @@ pub struct SharedStage {
     place: Place,
     open: OpenSessions,
     stage: Arc<Mutex<Option<Stage>>>,
+    /// Held while waiting for the stage: whoever had it last cannot have it again before those who wait.
+    turn: Arc<Mutex<()>>,
 }
 
 impl SharedStage {
     /// A stage to share.
     pub fn new(stage: Stage) -> Self {
-        Self { place: stage.place, open: stage.open.clone(), stage: Arc::new(Mutex::new(Some(stage))) }
+        Self {
+            place: stage.place,
+            open: stage.open.clone(),
+            stage: Arc::new(Mutex::new(Some(stage))),
+            turn: Arc::default(),
+        }
     }
 
     /// Where it stands.
@@ -87,7 +98,9 @@ impl SharedStage {
     /// # Errors
     /// Those of the work; [`Error::Stopped`] when the stage is gone, or somebody panicked while he had it.
     pub fn with<T>(&self, work: impl FnOnce(&mut Stage) -> Result<T>) -> Result<T> {
+        let turn = self.turn.lock().map_err(|_| Error::Stopped)?;
         let mut stage = self.stage.lock().map_err(|_| Error::Stopped)?;
+        drop(turn);
         work(stage.as_mut().ok_or(Error::Stopped)?)
     }
 
@@ -104,7 +117,19 @@ impl Stage {
         let tail = Tail::new(loaded.program());
         let (sessions, open) = (SessionTable::new(loaded.memory()), OpenSessions::default());
         let (rows, watch) = (Rows::default(), Stopwatch::default());
-        Self { place, loaded, sessions, open, tail, feedback, next: StepId(0), rows, watch, failed: false }
+        Self {
+            place,
+            loaded,
+            sessions,
+            open,
+            tail,
+            feedback,
+            next: StepId(0),
+            rows,
+            watch,
+            failed: false,
+            staging: None,
+        }
     }
 
     /// Where it stands.
@@ -193,6 +218,7 @@ impl Stage {
                 self.open.close(*session);
                 self.tail.close(*session);
             }
+            Operation::Install { ticket, pages, slot } => self.install(*ticket, pages, *slot)?,
             _ => {}
         }
         Ok(())

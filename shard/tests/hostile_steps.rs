@@ -6,7 +6,7 @@ mod scene;
 use paceline_compute::Error as DeviceError;
 use paceline_proto::{
     Chunk, ChunkInput, Epoch, Frame, Operation, Outcome, PageId, Payload, Reused, SamplingSettings, Slot, StepId,
-    Wanted,
+    Ticket, Wanted,
 };
 use paceline_shard::{Error, Passed, Stage};
 use proptest::prelude::*;
@@ -152,6 +152,8 @@ fn memory_that_does_not_exist_is_refused() {
         assert!(matches!(error(grant(1, vec![PageId(u32::MAX)])), Error::UnknownPage { .. }));
         assert!(matches!(error(grant(1, vec![PageId(1); 1000])), Error::OverLimit { .. }));
         assert!(matches!(error(Operation::Close { session: session(9) }), Error::UnknownSession { .. }));
+        let install = Operation::Install { ticket: Ticket(3), pages: vec![PageId(1)], slot: None };
+        assert!(matches!(error(install), Error::NotStaged { ticket: 3 }));
         let (page, state) = (|id| PageId(id), |id| Slot(id));
         for (from, to) in [(0, 999), (999, 0), (u32::MAX, u32::MAX)] {
             let copied = error(Operation::CopyPage { from: page(from), to: page(to) });
@@ -265,7 +267,11 @@ impl Change {
             3 => Operation::Grant { session, pages: vec![PageId(one % 8); self.length] },
             4 => Operation::Close { session },
             5 => Operation::CopyPage { from: PageId(one), to: PageId(other) },
-            _ => Operation::CopyState { from: Slot(one), to: Slot(other) },
+            _ if one % 2 == 0 => Operation::CopyState { from: Slot(one), to: Slot(other) },
+            _ => {
+                let pages = self.numbers.map(PageId).into();
+                Operation::Install { ticket: Ticket(other.into()), pages, slot: Some(Slot(one)) }
+            }
         }
     }
 

@@ -19,6 +19,7 @@ const MAY_IMPORT: [(&str, &[&str]); 17] = [
     ("paceline-sampling", &["paceline-proto"]),
     ("paceline-compute", &["paceline-gguf"]),
     ("paceline-weights", &["paceline-gguf"]),
+    ("paceline-tier", &["paceline-proto"]),
     ("paceline-model", &["paceline-gguf", "paceline-compute"]),
     ("paceline-evaluation", &["paceline-gguf", "paceline-compute", "paceline-model"]),
     (
@@ -28,6 +29,7 @@ const MAY_IMPORT: [(&str, &[&str]); 17] = [
             "paceline-proto",
             "paceline-transport",
             "paceline-sampling",
+            "paceline-tier",
             "paceline-compute",
             "paceline-model",
         ],

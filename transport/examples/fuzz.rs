@@ -7,9 +7,10 @@ use std::time::Instant;
 
 use bytes::Bytes;
 use paceline_proto::{
-    Activations, Chunk, ChunkInput, ChunkResult, Epoch, Frame, Logprobs, MemoryHead, MemoryRequest, NodeId,
-    OpenSession, Operation, Outcome, PageId, Payload, Reply, Reused, SampledToken, SamplerMemory, SamplingSettings,
-    SessionId, SessionSampler, Slot, StageTime, Step, StepDone, StepId, TokenLogprob, Wanted,
+    Activations, Chunk, ChunkInput, ChunkResult, Entry, EntryKey, Epoch, Frame, KeptEntry, Logprobs, MemoryHead,
+    MemoryRequest, NodeId, OpenSession, Operation, Outcome, PageId, Payload, Reply, Reused, SampledToken,
+    SamplerMemory, SamplingSettings, SessionId, SessionSampler, Slot, StageTime, Step, StepDone, StepId, Ticket,
+    TierAnswer, TierOrder, TierOutcome, TierTask, TokenLogprob, Wanted,
 };
 use paceline_transport::hello::{ANSWER_BYTES, Answer, HELLO_BYTES, Hello, Purpose, Refusal};
 use paceline_transport::{LinkKey, LinkSettings, MoveKey};
@@ -63,7 +64,8 @@ fn decode(input: &[u8]) -> bool {
     let hello = input.first_chunk::<HELLO_BYTES>().is_some_and(|bytes| Hello::decode(bytes).is_ok());
     let answer = input.first_chunk::<ANSWER_BYTES>().is_some_and(|bytes| Answer::decode(bytes).is_ok());
     let memories = MemoryRequest::decode(input).is_ok() || MemoryHead::decode(input).is_ok();
-    frame || reply || hello || answer || memories
+    let tiers = TierOrder::decode(input).is_ok() || TierAnswer::decode(input).is_ok();
+    frame || reply || hello || answer || memories || tiers
 }
 
 fn mutate(bases: &[Vec<u8>], random: &mut Random, input: &mut Vec<u8>) {
@@ -118,6 +120,7 @@ fn bases() -> Vec<Vec<u8>> {
         },
         Operation::Grant { session, pages: (0..40).map(PageId).collect() },
         Operation::CopyPage { from: PageId(1), to: PageId(2) },
+        Operation::Install { ticket: Ticket(3), pages: (0..9).map(PageId).collect(), slot: Some(Slot(1)) },
         Operation::Close { session },
     ];
     let chunk = |input| Chunk { session, start: 9, input, wanted: Wanted::Sample, void: false };
@@ -140,6 +143,7 @@ fn bases() -> Vec<Vec<u8>> {
     bases.extend(replies(session));
     bases.extend(greetings());
     bases.extend(memories());
+    bases.extend(tiers());
     bases
 }
 
@@ -185,6 +189,20 @@ fn memories() -> [Vec<u8>; 2] {
         samplers: vec![SessionSampler { session, sampler: Ok(memory) }],
     };
     [request.encode(), head.encode()]
+}
+
+fn tiers() -> [Vec<u8>; 3] {
+    let root = EntryKey([7; 32]);
+    let entry = Entry { root, parent: root, start: 0, tokens: (0..90).collect() };
+    let pages = (0..6).map(PageId).collect();
+    let order = |task| TierOrder { ticket: Ticket(5), task }.encode();
+    let kept = KeptEntry { entry: entry.clone(), state: true };
+    let outcome = TierOutcome::Listed { entries: vec![kept; 3], next: Some(root) };
+    [
+        order(TierTask::Keep { entry, pages, state: Some(Slot(2)) }),
+        order(TierTask::Fetch { path: vec![root; 9], state: true }),
+        TierAnswer { ticket: Ticket(5), outcome }.encode(),
+    ]
 }
 
 /// xorshift64*: the same inputs on every run.

@@ -208,11 +208,12 @@ impl StepStream {
             Operation::Open { session, slot, reused, .. } => self.begin(*session, *slot, reused.tokens as usize),
             Operation::Grant { session, pages } => self.grant(*session, pages),
             Operation::Close { session } => self.end(*session),
-            Operation::CopyPage { to, .. } => {
-                let tables = self.pages.get(to).copied().unwrap_or(0);
-                Invariant::PageHasOneWriter.holds(tables <= 1, format_args!("page {} is in {tables} tables", to.0))
-            }
+            Operation::CopyPage { to, .. } => self.overwrite(*to),
             Operation::CopyState { to, .. } => self.restore(*to),
+            Operation::Install { pages, slot, .. } => {
+                pages.iter().try_for_each(|page| self.overwrite(*page))?;
+                slot.map_or(Ok(()), |slot| self.restore(slot))
+            }
         }
     }
 
@@ -226,7 +227,13 @@ impl StepStream {
         Ok(())
     }
 
-    /// A state is copied: into a snapshot, or into the slot of a session that goes on from there.
+    /// A page gets other content: nobody but its writer may have it.
+    fn overwrite(&self, page: PageId) -> Result<(), Broken> {
+        let tables = self.pages.get(&page).copied().unwrap_or(0);
+        Invariant::PageHasOneWriter.holds(tables <= 1, format_args!("page {} is in {tables} tables", page.0))
+    }
+
+    /// A state is copied, or installed: into a snapshot, or into the slot of a session that goes on from there.
     fn restore(&mut self, slot: Slot) -> Result<(), Broken> {
         let Some(session) = self.slots.get(&slot) else { return Ok(()) };
         let open = self.open.get_mut(session).expect("slots belong to open sessions");

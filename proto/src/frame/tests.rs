@@ -9,6 +9,7 @@ use crate::sampling::SamplingSettings;
 use crate::step::{
     Chunk, ChunkInput, ChunkResult, Logprobs, Operation, Outcome, Reused, SampledToken, TokenLogprob, Wanted,
 };
+use crate::tiers::Ticket;
 
 fn session() -> impl Strategy<Value = SessionId> {
     any::<u128>().prop_map(|bits| SessionId(Uuid::from_u128(bits)))
@@ -28,7 +29,10 @@ fn operation() -> impl Strategy<Value = Operation> {
         (any::<u32>(), any::<u32>()).prop_map(|(from, to)| Operation::CopyPage { from: PageId(from), to: PageId(to) });
     let copy_state =
         (any::<u32>(), any::<u32>()).prop_map(|(from, to)| Operation::CopyState { from: Slot(from), to: Slot(to) });
-    prop_oneof![open, grant, close, copy, copy_state]
+    let pages = prop::collection::vec(any::<u32>().prop_map(PageId), 0..5);
+    let install = (any::<u64>(), pages, prop::option::of(any::<u32>().prop_map(Slot)))
+        .prop_map(|(ticket, pages, slot)| Operation::Install { ticket: Ticket(ticket), pages, slot });
+    prop_oneof![open, grant, close, copy, copy_state, install]
 }
 
 fn chunk() -> impl Strategy<Value = Chunk> {

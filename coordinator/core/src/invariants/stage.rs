@@ -113,6 +113,11 @@ impl SymbolicStage {
                 self.pages[to.0 as usize] = page;
             }
             Operation::CopyState { from, to } => self.states[to.0 as usize] = self.states[from.0 as usize],
+            // There is no lower tier here: what comes from one is the memory of no tokens.
+            Operation::Install { pages, slot, .. } => {
+                pages.iter().for_each(|page| self.pages[page.0 as usize].fill(0));
+                slot.iter().for_each(|slot| self.states[slot.0 as usize] = 0);
+            }
         }
     }
 

@@ -149,6 +149,7 @@ impl Row {
             }
             Operation::CopyPage { from, to } => self.pages[to.0 as usize] = self.pages[from.0 as usize].clone(),
             Operation::CopyState { from, to } => self.states[to.0 as usize] = self.states[from.0 as usize],
+            Operation::Install { .. } => unreachable!("this row has no lower tier"),
         }
     }
 
