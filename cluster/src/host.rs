@@ -63,12 +63,12 @@ pub(crate) fn resident_memory() -> Option<u64> {
     kibibytes.parse::<u64>().ok()?.checked_mul(1024)
 }
 
-/// Bytes of memory that this process may still take: what the system has available, or what its control group
-/// leaves, whichever is less. `None` where the system does not say.
+/// Bytes of memory that this process may still take: what the system has available, or what its control groups
+/// leave, whichever is less. `None` where the system does not say.
 pub(crate) fn available_memory() -> Option<u64> {
     let system = std::fs::read_to_string("/proc/meminfo").ok().and_then(|text| available_in(&text));
-    let group = left_in_group(Path::new("/sys/fs/cgroup"));
-    system.into_iter().chain(group).min()
+    let groups = std::fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
+    system.into_iter().chain(left_in_groups(Path::new("/sys/fs/cgroup"), &groups)).min()
 }
 
 /// `MemAvailable` of `/proc/meminfo`, in bytes.
@@ -78,10 +78,46 @@ fn available_in(meminfo: &str) -> Option<u64> {
     kibibytes.checked_mul(1024)
 }
 
-/// What the limit of the control group (version 2) leaves, in bytes.
-fn left_in_group(folder: &Path) -> Option<u64> {
-    let number = |name: &str| std::fs::read_to_string(folder.join(name)).ok()?.trim().parse::<u64>().ok();
-    Some(number("memory.max")?.saturating_sub(number("memory.current")?))
+/// What control groups are called that limit memory: their limit, what is used of it, and how much of that the kernel
+/// gives back when it is needed (files that nobody has read lately).
+struct GroupFiles {
+    limit: &'static str,
+    used: &'static str,
+    reclaimable: &'static str,
+}
+
+const VERSION_1: GroupFiles =
+    GroupFiles { limit: "memory.limit_in_bytes", used: "memory.usage_in_bytes", reclaimable: "total_inactive_file" };
+const VERSION_2: GroupFiles = GroupFiles { limit: "memory.max", used: "memory.current", reclaimable: "inactive_file" };
+
+/// What the tightest of a process's control groups leaves, in bytes: its own, and all that this one is part of. `groups`
+/// is `/proc/self/cgroup`. In a container that may name folders which only the host sees; what the container sees in
+/// their place is the root of the tree.
+fn left_in_groups(tree: &Path, groups: &str) -> Option<u64> {
+    let left = groups.lines().filter_map(|line| {
+        let (_, rest) = line.split_once(':')?;
+        let (controllers, path) = rest.split_once(':')?;
+        let (root, files) = match controllers {
+            "" => (tree.to_owned(), VERSION_2),
+            _ if controllers.split(',').any(|name| name == "memory") => (tree.join("memory"), VERSION_1),
+            _ => return None,
+        };
+        let own = root.join(path.trim_start_matches('/'));
+        own.ancestors().take_while(|folder| folder.starts_with(&root)).filter_map(|folder| files.left(folder)).min()
+    });
+    left.min()
+}
+
+impl GroupFiles {
+    /// What the group of this folder leaves, if it has a limit.
+    fn left(&self, folder: &Path) -> Option<u64> {
+        let read = |name: &str| std::fs::read_to_string(folder.join(name)).ok();
+        let number = |name: &str| read(name)?.trim().parse::<u64>().ok();
+        let statistics = read("memory.stat").unwrap_or_default();
+        let reclaimable = statistics.lines().find_map(|line| line.strip_prefix(self.reclaimable)?.trim().parse().ok());
+        let used = number(self.used)?.saturating_sub(reclaimable.unwrap_or(0));
+        Some(number(self.limit)?.saturating_sub(used))
+    }
 }
 
 #[cfg(test)]
@@ -105,14 +141,47 @@ mod tests {
         assert!(core_numbers().is_none_or(|numbers| numbers.len() >= cores()));
     }
 
+    /// A group in a tree, and what is in its files.
+    fn group(tree: &Path, path: &str, files: &[(&str, &str)]) {
+        std::fs::create_dir_all(tree.join(path)).expect("a folder");
+        for (name, text) in files {
+            std::fs::write(tree.join(path).join(name), text).expect("writable");
+        }
+    }
+
     #[test]
-    fn a_group_without_a_limit_says_nothing() {
-        let folder = tempfile::tempdir().expect("a folder");
-        assert_eq!(left_in_group(folder.path()), None);
-        std::fs::write(folder.path().join("memory.max"), "max\n").expect("writable");
-        std::fs::write(folder.path().join("memory.current"), "10\n").expect("writable");
-        assert_eq!(left_in_group(folder.path()), None);
-        std::fs::write(folder.path().join("memory.max"), "30\n").expect("writable");
-        assert_eq!(left_in_group(folder.path()), Some(20));
+    fn the_tightest_group_counts_and_files_that_may_go_do_not() {
+        let tree = tempfile::tempdir().expect("a folder");
+        let left = |groups: &str| left_in_groups(tree.path(), groups);
+        let own = "0::/system.slice/paceline.service\n";
+        assert_eq!(left(own), None);
+        group(tree.path(), "system.slice", &[("memory.max", "max\n"), ("memory.current", "10\n")]);
+        assert_eq!(left(own), None, "no group has a limit");
+        group(tree.path(), "system.slice/paceline.service", &[("memory.max", "30\n"), ("memory.current", "10\n")]);
+        assert_eq!(left(own), Some(20));
+        let statistics = ("memory.stat", "anon 6\ninactive_file 4\nactive_file 1\n");
+        group(tree.path(), "system.slice/paceline.service", &[statistics]);
+        assert_eq!(left(own), Some(24));
+        group(tree.path(), "system.slice", &[("memory.max", "25\n")]);
+        assert_eq!(left(own), Some(15), "the group around it is tighter");
+        group(tree.path(), "system.slice", &[("memory.current", "40\n")]);
+        assert_eq!(left(own), Some(0));
+        assert_eq!(left("0::/another\n"), None);
+    }
+
+    #[test]
+    fn groups_of_version_1_and_containers_count_too() {
+        let tree = tempfile::tempdir().expect("a folder");
+        let left = |groups: &str| left_in_groups(tree.path(), groups);
+        let limit = [("memory.limit_in_bytes", "100\n"), ("memory.usage_in_bytes", "70\n")];
+        group(tree.path(), "memory/docker", &limit);
+        assert_eq!(left("5:cpu:/docker\n4:memory:/docker\n0::/\n"), Some(30));
+        assert_eq!(left("5:cpu,memory:/docker/inner\n"), Some(30));
+        assert_eq!(left("5:cpu:/docker\n"), None);
+        // The folder is the host's; inside, the root is the container's own.
+        group(tree.path(), "", &[("memory.max", "8\n"), ("memory.current", "3\n")]);
+        assert_eq!(left("0::/../../kubepods/pod1/container\n"), Some(5));
+        assert_eq!(left("nonsense\n::\n"), Some(5), "a line without a path is the root");
+        assert_eq!(left("nonsense\n"), None);
     }
 }

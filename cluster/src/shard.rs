@@ -226,6 +226,10 @@ impl Member {
                 return Ok(());
             }
             match ended {
+                Ok(Ended::Dismissed(reason)) => {
+                    info!(reason, "dismissed");
+                    return Ok(());
+                }
                 Ok(Ended::Sent(reason)) => bail!("the coordinator sent this shard away: {reason}"),
                 Ok(Ended::Lost(reason)) => {
                     pauses = Pauses::new();

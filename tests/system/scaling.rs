@@ -3,6 +3,8 @@
 
 use std::io::BufReader;
 use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::process::ExitStatus;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread::JoinHandle;
@@ -15,6 +17,8 @@ use crate::http;
 use crate::program::{Server, complaint, output, root, signal};
 
 const CLIENTS: u64 = 8;
+/// Room for each of them.
+const PLACES: [&str; 4] = ["--sessions", "8", "--ctx", "1024"];
 
 /// A request for a long answer: half of them by chance, with penalties that look back at all of it.
 fn body(client: u64) -> String {
@@ -108,17 +112,36 @@ fn await_nodes(cluster: &Cluster, count: usize) {
     });
 }
 
+/// How the first shard that ended did so; a minute means never.
+fn first_ended(cluster: &mut Cluster) -> ExitStatus {
+    let begun = Instant::now();
+    loop {
+        if let Some(status) = cluster.shards.iter_mut().find_map(|shard| shard.0.try_wait().expect("its state")) {
+            return status;
+        }
+        assert!(begun.elapsed() < Duration::from_secs(60), "no shard ends");
+        pause();
+    }
+}
+
 /// A row of two and some who wait.
 fn cluster(waiting: usize) -> (Cluster, String) {
-    let model = root().join("tests/data/models/mini16-Q4_K_M.gguf");
-    let coordinator = ["--sessions", "8", "--ctx", "1024"];
-    let mut cluster =
-        Cluster::start(2, &Options { model: Some(&model), coordinator: &coordinator, ..Options::default() });
+    cluster_of(waiting, &[])
+}
+
+/// The same, of shards with these flags.
+fn cluster_of(waiting: usize, flags: &[&str]) -> (Cluster, String) {
+    let options = Options { model: Some(&model()), coordinator: &PLACES, shard: flags };
+    let mut cluster = Cluster::start(2, &options);
     for index in 0..waiting {
-        cluster.shards.push(shard(&cluster.folder, 2 + index, &[]));
+        cluster.shards.push(shard(&cluster.folder, 2 + index, flags));
     }
     await_nodes(&cluster, 2 + waiting);
-    (cluster, model.to_str().expect("UTF-8").to_owned())
+    (cluster, model().to_str().expect("UTF-8").to_owned())
+}
+
+fn model() -> PathBuf {
+    root().join("tests/data/models/mini16-Q4_K_M.gguf")
 }
 
 /// The nodes of the row, in order.
@@ -143,7 +166,7 @@ fn interrupted(cluster: &Cluster) -> u64 {
 
 #[test]
 fn answers_run_on_while_nodes_are_added_drained_and_removed() {
-    let (cluster, model) = cluster(1);
+    let (mut cluster, model) = cluster(1);
     let url = cluster.coordinator.address.to_string();
     let clients = Clients::start(cluster.coordinator.address, &model);
     await_status(&cluster, "every client", |status| status["running"] == CLIENTS);
@@ -181,6 +204,8 @@ fn answers_run_on_while_nodes_are_added_drained_and_removed() {
     let removed = scale(&cluster, &["scale", "remove", drained["node"].as_str().expect("a name")]);
     assert_eq!(removed["outcome"], "unchanged", "{removed}");
     await_nodes(&cluster, 2);
+    // It was asked to go, so nothing is wrong with it.
+    assert_eq!(first_ended(&mut cluster).code(), Some(0));
     assert_eq!(interrupted(&cluster), 0);
     assert!(clients.end() > 0);
     assert_eq!(cluster.coordinator.metric("paceline_pages_used"), 0.0);
@@ -234,6 +259,34 @@ fn a_shard_that_is_told_to_end_gives_its_work_away_first() {
     cluster.shards.push(shard(&cluster.folder, 5, &[]));
     await_status(&cluster, "the second stage", |status| status["stages"].as_array().is_some_and(|row| row.len() == 2));
     assert_eq!(interrupted(&cluster), 0);
+    assert!(clients.end() > 0);
+}
+
+#[test]
+fn a_row_for_which_there_is_no_room_beside_the_old_one_takes_its_place_and_answers_are_replayed() {
+    // Enough for a stage of either row, and not for one of each.
+    let model = model();
+    let plan = [&["plan", model.to_str().expect("UTF-8"), "--shards", "2", "--json"], &PLACES[..]].concat();
+    let plan: Value = serde_json::from_str(&output(&plan)).expect("JSON");
+    let parts = ["weights", "key_value", "states", "buffers", "reserve"];
+    let bytes = |stage: &Value| parts.iter().map(|part| stage[part].as_f64().expect("bytes")).sum::<f64>();
+    let largest = plan["stages"].as_array().expect("stages").iter().map(bytes).fold(0.0, f64::max);
+    let memory = (largest * 1.1 / f64::from(1 << 30)).to_string();
+    let (cluster, model) = cluster_of(1, &["--memory", &memory]);
+    let clients = Clients::start(cluster.coordinator.address, &model);
+    await_status(&cluster, "every client", |status| status["running"] == CLIENTS);
+    let interrupted_before = interrupted(&cluster);
+    let replayed = |arguments: &[&str], stages: usize| {
+        let report = scale(&cluster, arguments);
+        assert_eq!(report["outcome"], "replayed", "{report}");
+        assert!(report["reason"].as_str().is_some_and(|reason| reason.contains("both rows together")), "{report}");
+        assert_eq!(row(&cluster).len(), stages);
+        clients.progress();
+    };
+    replayed(&["scale", "add"], 3);
+    let tail = row(&cluster).pop().expect("a tail");
+    replayed(&["drain", &tail], 2);
+    assert!(interrupted(&cluster) > interrupted_before, "both times answers were interrupted");
     assert!(clients.end() > 0);
 }
 

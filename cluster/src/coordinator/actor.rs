@@ -228,7 +228,7 @@ impl ClusterActor {
         for node in out {
             let reason = "its token was revoked".to_owned();
             warn!(%node, reason, "a node must leave");
-            self.tell(node, to_shard::Message::Leave(Leave { reason: reason.clone() }), context);
+            self.tell(node, to_shard::Message::Leave(Leave { reason: reason.clone(), wanted: false }), context);
             self.attendants.remove(&node);
             self.on(Event::Left { node, reason }, context);
         }
@@ -322,7 +322,7 @@ impl Handler<Joined> for ClusterActor {
         let standby = hello.standby;
         let attendant = Attendant { hello, outbox, reached_at: caller.local, attendance, token };
         if let Some(old) = self.attendants.insert(node, attendant) {
-            let leave = Leave { reason: "the node joined again".to_owned() };
+            let leave = Leave { reason: "the node joined again".to_owned(), wanted: false };
             // The old connection may be dead already.
             drop(old.outbox.try_send(Ok(ToShard { message: Some(to_shard::Message::Leave(leave)) })));
         }

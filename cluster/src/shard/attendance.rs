@@ -30,6 +30,8 @@ pub(super) enum Ended {
     Lost(String),
     /// The coordinator does not want this node.
     Sent(String),
+    /// People do not want it in the cluster any more, or it wanted to leave itself.
+    Dismissed(String),
 }
 
 /// Attends until either side leaves.
@@ -76,7 +78,7 @@ async fn hear_and_beat(
             }
             message = messages.message() => match message {
                 Ok(Some(ToShard { message: Some(to_shard::Message::Leave(leave)) })) => {
-                    return Ended::Sent(leave.reason);
+                    return if leave.wanted { Ended::Dismissed(leave.reason) } else { Ended::Sent(leave.reason) };
                 }
                 Ok(Some(ToShard { message: Some(to_shard::Message::Welcome(welcome)) })) => {
                     heartbeat = heartbeats(&welcome);

@@ -1,10 +1,11 @@
 //! Writes to the store on a thread of its own, one change after the other: a disk that is slow holds up nobody who
 //! answers.
 
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
-use paceline_proto::Epoch;
+use paceline_proto::{Epoch, NodeId};
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::timeout;
 use tracing::warn;
@@ -16,6 +17,9 @@ const WAITING: usize = 64;
 /// The store is closed within this time, or left as it is: it survives that as it survives a lost process.
 const CLOSE: Duration = Duration::from_secs(5);
 
+/// What comes of a change that is not written.
+const FORGOTTEN: &str = "after a restart the layers may be placed anew, and drained nodes be used again";
+
 /// The thread, as the rest of the program sees it.
 #[derive(Debug, Clone)]
 pub(crate) struct Keeper(mpsc::Sender<Change>);
@@ -24,6 +28,7 @@ pub(crate) struct Keeper(mpsc::Sender<Change>);
 enum Change {
     Epoch(Epoch, oneshot::Sender<Result<()>>),
     Row(Box<RowRecord>, MeasuredLinks),
+    Drained(BTreeSet<NodeId>),
     Forget(Epoch),
     Close(oneshot::Sender<()>),
 }
@@ -52,6 +57,11 @@ impl Keeper {
         self.note(Change::Row(Box::new(row), links));
     }
 
+    /// Keeps who is drained.
+    pub(crate) fn drained(&self, nodes: BTreeSet<NodeId>) {
+        self.note(Change::Drained(nodes));
+    }
+
     /// Forgets the row of this epoch.
     pub(crate) fn forget(&self, epoch: Epoch) {
         self.note(Change::Forget(epoch));
@@ -59,7 +69,7 @@ impl Keeper {
 
     fn note(&self, change: Change) {
         if self.0.try_send(change).is_err() {
-            warn!("the store does not keep up: after a restart the layers may be placed anew");
+            warn!("the store does not keep up: {FORGOTTEN}");
         }
     }
 
@@ -87,6 +97,7 @@ fn keep(store: Store, mut queue: mpsc::Receiver<Change>) {
                 Ok(())
             }
             Change::Row(row, links) => store.keep_row(&row, &links),
+            Change::Drained(nodes) => store.keep_drained(&nodes),
             Change::Forget(epoch) => store.forget_row(epoch),
             Change::Close(closed) => {
                 drop(store);
@@ -95,7 +106,7 @@ fn keep(store: Store, mut queue: mpsc::Receiver<Change>) {
             }
         };
         if let Err(error) = written {
-            warn!("after a restart the layers may be placed anew: {error:#}");
+            warn!("{FORGOTTEN}: {error:#}");
         }
     }
 }

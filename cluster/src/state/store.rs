@@ -1,9 +1,10 @@
-//! What the coordinator knows of its cluster and must not forget: the newest epoch, the row in force, and the links that
-//! were measured. One file, whose changes are whole or not at all, whenever the process ends.
+//! What the coordinator knows of its cluster and must not forget: the newest epoch, the row in force, who is drained, and
+//! the links that were measured. One file, whose changes are whole or not at all, whenever the process ends.
 //!
 //! Keys and tokens are files of their own beside it: other processes read and change those while this one is locked by
 //! the coordinator that runs.
 
+use std::collections::BTreeSet;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -23,6 +24,8 @@ const FILE: &str = "cluster.redb";
 const EPOCH: TableDefinition<'_, (), u32> = TableDefinition::new("epoch");
 /// The row in force, as JSON.
 const ROW: TableDefinition<'_, (), &[u8]> = TableDefinition::new("row");
+/// Drained nodes.
+const DRAINED: TableDefinition<'_, u128, ()> = TableDefinition::new("drained");
 /// Links by the node that sends and the one that receives: microseconds there and back, bytes per second.
 const LINKS: TableDefinition<'_, (u128, u128), (u64, f64)> = TableDefinition::new("links");
 
@@ -86,15 +89,24 @@ impl Store {
     /// What is left of the life before, for a coordinator that wants rows for this purpose.
     pub(crate) fn remembered(&self, purpose: &Purpose) -> Result<Remembered> {
         self.reading(|| {
-            let Some((epoch, row)) = self.read()? else { return Ok(Remembered::default()) };
-            let Some(row) = row else { return Ok(Remembered { epoch, row: None }) };
+            let drained = self.drained()?;
+            let Some((epoch, row)) = self.read()? else { return Ok(Remembered { drained, ..Remembered::default() }) };
+            let Some(row) = row else { return Ok(Remembered { epoch, drained, row: None }) };
             let head: RowHead = serde_json::from_slice(&row)?;
             if head.purpose != *purpose {
-                return Ok(Remembered { epoch, row: None });
+                return Ok(Remembered { epoch, drained, row: None });
             }
             let RowRecord { nodes, placement, .. } = serde_json::from_slice(&row)?;
-            Ok(Remembered { epoch, row: RememberedRow::new(nodes, placement) })
+            Ok(Remembered { epoch, drained, row: RememberedRow::new(nodes, placement) })
         })
+    }
+
+    fn drained(&self) -> Result<BTreeSet<NodeId>> {
+        let nodes = match self.database.begin_read()?.open_table(DRAINED) {
+            Err(redb::TableError::TableDoesNotExist(_)) => return Ok(BTreeSet::new()),
+            nodes => nodes?,
+        };
+        nodes.iter()?.map(|entry| Ok(NodeId(Uuid::from_u128(entry?.0.value())))).collect()
     }
 
     /// The newest epoch and the row, if anything was kept.
@@ -148,6 +160,18 @@ impl Store {
             for ((from, to), speed) in links {
                 let micros = u64::try_from(speed.round_trip.as_micros()).unwrap_or(u64::MAX);
                 table.insert((from.0.as_u128(), to.0.as_u128()), (micros, speed.bytes_per_second))?;
+            }
+            Ok(())
+        })
+    }
+
+    /// Keeps who is drained.
+    pub(crate) fn keep_drained(&self, nodes: &BTreeSet<NodeId>) -> Result<()> {
+        self.writing(|writing| {
+            writing.delete_table(DRAINED)?;
+            let mut table = writing.open_table(DRAINED)?;
+            for node in nodes {
+                table.insert(node.0.as_u128(), ())?;
             }
             Ok(())
         })

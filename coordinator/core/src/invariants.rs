@@ -9,8 +9,11 @@ use paceline_proto::{Chunk, ChunkInput, Operation, PageId, SessionId, Slot, Step
 use crate::coordinator::Accounts;
 use crate::limits::Limits;
 
+mod stage;
 #[cfg(test)]
 mod tests;
+
+pub use stage::{SymbolicStage, next_token};
 
 /// Something that must always hold.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
@@ -75,6 +78,9 @@ pub enum Invariant {
     /// S11.
     #[error("S11: a session that reuses tokens is given their state")]
     StateRestored,
+    /// S12.
+    #[error("S12: what a chunk reads was computed from exactly the tokens before it")]
+    MemoryOfItsTokens,
 }
 
 /// An invariant that does not hold.

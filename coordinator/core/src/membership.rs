@@ -83,6 +83,8 @@ pub struct Membership {
     moving: Option<Move>,
     /// Nodes that people do not want to be used, here or not.
     drained: BTreeSet<NodeId>,
+    /// Others were drained before this event.
+    drained_others: bool,
     /// Nodes with which a row that is too short was to grow, once each.
     tried: BTreeSet<NodeId>,
     /// The nodes that could not hold the model; not tried again unchanged.
@@ -124,6 +126,7 @@ impl Membership {
             returning: None,
             moving: None,
             drained: BTreeSet::new(),
+            drained_others: false,
             tried: BTreeSet::new(),
             unplaced: None,
             broken_soon: 0,
@@ -168,6 +171,9 @@ impl Membership {
         self.advance_move(now, actions);
         self.change_by_itself(now, actions);
         self.place(now, actions);
+        if std::mem::take(&mut self.drained_others) {
+            actions.push(Action::Drained { nodes: self.drained.clone() });
+        }
     }
 
     /// What can be seen from outside.

@@ -200,8 +200,8 @@ impl PrefixIndex {
         let children = &self.node(node).children;
         let before = children.range::<[u32], _>((Bound::Unbounded, Bound::Included(tokens))).next_back();
         let after = children.range::<[u32], _>((Bound::Excluded(tokens), Bound::Unbounded)).next();
-        let common = |(key, child): (&Box<[u32]>, &NodeId)| (Some(*child), common(key, tokens));
-        let best = before.into_iter().chain(after).map(common).max_by_key(|(_, common)| *common);
+        let all = before.into_iter().chain(after);
+        let best = all.map(|(key, child)| (Some(*child), common(key, tokens))).max_by_key(|(_, common)| *common);
         best.filter(|(_, common)| *common > 0).unwrap_or((None, 0))
     }
 
@@ -348,9 +348,8 @@ impl PrefixIndex {
         let parent = self.node_mut(node.parent);
         parent.children.remove(&node.tokens);
         parent.used = parent.used.max(node.used);
-        let relied = |behind: &&Box<[u32]>| !behind.is_empty() && node.tokens.starts_with(behind);
-        let relied: Vec<_> = parent.snapshots.keys().filter(relied).cloned().collect();
-        for behind in relied {
+        let behind = parent.snapshots.keys().filter(|behind| !behind.is_empty() && node.tokens.starts_with(behind));
+        for behind in behind.cloned().collect::<Vec<_>>() {
             if self.nearest(node.parent, &behind).1 < behind.len() {
                 let slot = self.node_mut(node.parent).snapshots.remove(&behind).expect("it was there");
                 self.strand(slot, freed);

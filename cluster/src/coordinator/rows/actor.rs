@@ -45,7 +45,7 @@ impl ClusterActor {
             }
             Action::Leave { node, reason } => {
                 info!(%node, reason, "a node may leave");
-                self.tell(node, to_shard::Message::Leave(Leave { reason }), context);
+                self.tell(node, to_shard::Message::Leave(Leave { reason, wanted: true }), context);
                 self.attendants.remove(&node);
             }
             Action::Expel { node, reason } => {
@@ -55,6 +55,7 @@ impl ClusterActor {
                     drop(attendant.outbox.try_send(Err(Status::unavailable(reason))));
                 }
             }
+            Action::Drained { nodes } => self.settings.keeper.drained(nodes),
             Action::Unplaced { reason } => say(&format!("the model cannot be placed on the shards here: {reason}\n")),
             Action::Report { ticket, report } => self.report(ticket, *report),
         }

@@ -45,13 +45,13 @@ fn what_is_kept_is_there_after_a_restart_for_the_same_purpose() {
     store.keep_epoch(Epoch(7)).expect("an older one changes nothing");
     drop(store);
     let store = Store::open(folder.path()).expect("opened again");
-    let Remembered { epoch, row } = store.remembered(&purpose("a")).expect("readable");
+    let Remembered { epoch, row, .. } = store.remembered(&purpose("a")).expect("readable");
     let RowRecord { nodes, placement, .. } = record(8);
     assert_eq!((epoch, row), (Epoch(9), RememberedRow::new(nodes, placement)));
     assert_eq!(store.links().expect("readable"), links(4e8));
     // Epochs go on for every purpose, rows do not.
     let other = store.remembered(&purpose("b")).expect("readable");
-    assert_eq!(other, Remembered { epoch: Epoch(9), row: None });
+    assert_eq!(other, Remembered { epoch: Epoch(9), ..Remembered::default() });
 }
 
 #[test]
@@ -64,7 +64,24 @@ fn a_row_is_forgotten_only_by_its_own_epoch() {
     store.forget_row(Epoch(9)).expect("written");
     assert!(store.remembered(&purpose("a")).expect("readable").row.is_some());
     store.forget_row(Epoch(8)).expect("written");
-    assert_eq!(store.remembered(&purpose("a")).expect("readable"), Remembered { epoch: Epoch(9), row: None });
+    assert_eq!(
+        store.remembered(&purpose("a")).expect("readable"),
+        Remembered { epoch: Epoch(9), ..Remembered::default() }
+    );
+}
+
+#[test]
+fn drained_nodes_are_kept_whatever_becomes_of_rows() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let store = Store::open(folder.path()).expect("made");
+    for drained in [BTreeSet::from([node(1), node(5)]), BTreeSet::from([node(2)]), BTreeSet::new()] {
+        store.keep_drained(&drained).expect("written");
+        for wishes in ["a", "b"] {
+            assert_eq!(store.remembered(&purpose(wishes)).expect("readable").drained, drained);
+        }
+        store.keep_epoch(Epoch(8)).expect("written");
+        store.keep_row(&record(8), &links(3e8)).expect("written");
+    }
 }
 
 #[test]
@@ -95,7 +112,7 @@ fn a_killed_writer_leaves_what_it_had_written() {
         writer.kill().expect("it is killed");
         writer.wait().expect("it ends");
         let store = Store::open(folder.path()).expect("readable after a kill");
-        let Remembered { epoch, row } = store.remembered(&purpose("a")).expect("readable after a kill");
+        let Remembered { epoch, row, .. } = store.remembered(&purpose("a")).expect("readable after a kill");
         assert!(epoch.0 >= told && told > newest, "{epoch} is kept, {told} was told, {newest} before");
         assert!(row.is_some() && !store.links().expect("readable").is_empty());
         newest = epoch.0;

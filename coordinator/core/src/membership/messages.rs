@@ -1,5 +1,6 @@
 //! What the membership is told, and what it wants done.
 
+use std::collections::BTreeSet;
 use std::ops::Range;
 use std::time::Duration;
 
@@ -206,7 +207,7 @@ pub enum Action {
         /// Of which placement.
         epoch: Epoch,
     },
-    /// Tell a node, which is no part of the cluster any more, to end.
+    /// Tell a node, which is no part of the cluster any more as people or it itself wanted, to end.
     Leave {
         /// Which.
         node: NodeId,
@@ -219,6 +220,11 @@ pub enum Action {
         node: NodeId,
         /// Why.
         reason: String,
+    },
+    /// Other nodes than before are not to be used; to be kept for a later life.
+    Drained {
+        /// All of them, here or not.
+        nodes: BTreeSet<NodeId>,
     },
     /// The nodes that are here cannot hold the model.
     Unplaced {

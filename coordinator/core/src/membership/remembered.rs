@@ -1,5 +1,5 @@
-//! What a coordinator knows of its life before: how far epochs had come, and the row that was in force, whose nodes may
-//! still have their layers in memory.
+//! What a coordinator knows of its life before: how far epochs had come, who was drained, and the row that was in force,
+//! whose nodes may still have their layers in memory.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -18,6 +18,8 @@ pub const RETURN: Duration = Duration::from_secs(10);
 pub struct Remembered {
     /// The newest epoch: those of this life are greater, so that nothing of the old one is taken for new.
     pub epoch: Epoch,
+    /// Nodes that were not to be used.
+    pub drained: BTreeSet<NodeId>,
     /// The row that was in force, if what is wished for has not changed since.
     pub row: Option<RememberedRow>,
 }
@@ -66,8 +68,8 @@ impl Membership {
     /// Goes on from a life before: its row is placed again as it was, as soon as all its nodes are here. After
     /// [`RETURN`] any row will do.
     #[must_use]
-    pub fn remembering(mut self, Remembered { epoch, row }: Remembered) -> Self {
-        self.epoch = epoch;
+    pub fn remembering(mut self, Remembered { epoch, drained, row }: Remembered) -> Self {
+        (self.epoch, self.drained) = (epoch, drained);
         self.returning = row.map(|row| Returning { row, until: None });
         self
     }

@@ -109,10 +109,10 @@ impl Membership {
         for node in change.nodes() {
             match change {
                 Change::Add { .. } => {
-                    self.drained.remove(node);
+                    self.drained_others |= self.drained.remove(node);
                 }
                 Change::Drain { .. } => {
-                    self.drained.insert(*node);
+                    self.drained_others |= self.drained.insert(*node);
                 }
                 Change::Remove { .. } | Change::Rebalance => {
                     self.nodes.entry(*node).and_modify(|node| node.stay = Stay::MayLeave);

@@ -40,7 +40,7 @@ impl PrefixIndex {
     pub fn paths(&self, limit: usize) -> (Vec<CachedPath>, usize) {
         let nodes = self.nodes.iter().enumerate().skip(1);
         let ends = nodes.filter_map(|(id, node)| {
-            node.as_ref().filter(|node| node.children.is_empty()).map(|node| (node.used, NodeId(id)))
+            node.as_ref().filter(|node| node.children.is_empty()).map(|node| (node.used, NodeId(id, node.number)))
         });
         let mut ends: Vec<(u64, NodeId)> = ends.collect();
         ends.sort_unstable_by(|one, other| other.cmp(one));

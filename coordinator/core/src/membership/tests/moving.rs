@@ -595,7 +595,7 @@ impl Cluster {
             Action::MakeRoom { epoch } => {
                 assert_eq!(self.in_force.take(), Some(epoch));
             }
-            Action::Over { .. } | Action::Unplaced { .. } => {}
+            Action::Over { .. } | Action::Unplaced { .. } | Action::Drained { .. } => {}
             Action::Release { node, epoch } => self.answers.push(Event::Released { node, epoch }),
             Action::Leave { node, .. } | Action::Expel { node, .. } => self.forget(node),
             Action::Report { ticket, .. } => {

@@ -12,7 +12,8 @@ fn row(numbers: &[u128]) -> RememberedRow {
 }
 
 fn world(wanted: usize, epoch: u32, row: RememberedRow) -> World {
-    let membership = membership(wanted).remembering(Remembered { epoch: Epoch(epoch), row: Some(row) });
+    let membership =
+        membership(wanted).remembering(Remembered { epoch: Epoch(epoch), row: Some(row), ..Remembered::default() });
     World { membership, now: Duration::from_secs(1) }
 }
 
@@ -45,6 +46,34 @@ fn nodes_that_do_not_come_back_are_waited_for_and_then_forgotten() {
     assert_eq!(world.pass(RETURN - Duration::from_millis(1), &[1, 3]), []);
     let (epoch, row) = row_of(&world.pass(Duration::from_millis(1), &[1, 3]));
     assert_eq!((epoch, row), (Epoch(6), vec![node(1), node(3)]));
+}
+
+#[test]
+fn who_was_drained_is_not_used_in_a_later_life() {
+    let drained = |actions: &[Action]| {
+        let sets = actions.iter().filter_map(|action| match action {
+            Action::Drained { nodes } => Some(nodes.clone()),
+            _ => None,
+        });
+        sets.collect::<Vec<_>>()
+    };
+    let ask = |change| Event::Scale { ticket: Ticket(1), change };
+    let mut before = World { membership: membership(3), now: Duration::from_secs(1) };
+    before.join(3);
+    let kept = drained(&before.on(ask(Change::Drain { nodes: vec![node(3)] })));
+    assert_eq!(kept, [BTreeSet::from([node(3)])]);
+    assert_eq!(drained(&before.on(ask(Change::Drain { nodes: vec![node(3)] }))), [], "nothing has changed");
+    let remembered = Remembered { epoch: Epoch(4), drained: kept[0].clone(), row: None };
+    let mut later = World { membership: membership(2).remembering(remembered), now: Duration::from_secs(1) };
+    for number in [3, 1] {
+        assert_eq!(later.join(number), [], "two are wanted, and one may be used");
+    }
+    let (epoch, row) = row_of(&later.join(2));
+    assert_eq!((epoch, row), (Epoch(5), vec![node(1), node(2)]));
+    let added = later.on(Event::Left { node: node(2), reason: "gone".into() });
+    assert_eq!(drained(&added), []);
+    later.on(Event::Released { node: node(1), epoch });
+    assert_eq!(drained(&later.on(ask(Change::Add { nodes: vec![node(3)] }))), [BTreeSet::new()]);
 }
 
 #[test]

@@ -9,7 +9,7 @@ fn placed(shape: &ModelShape, wishes: &Wishes, ram: CacheRam, memory_bytes: u64)
 /// A model without recurrent layers.
 fn attention_alone() -> ModelShape {
     let mut shape = published(PublishedShape::B0_8);
-    shape.layers.retain(|layer| layer.is_attention());
+    shape.layers.retain(paceline_gguf::Layer::is_attention);
     shape
 }
 

@@ -8,7 +8,7 @@ impl Both {
         while let Some(slot) = self.index.evict_snapshot() {
             self.lists.take_back(Freed { slots: vec![slot], ..Freed::default() });
         }
-        while let Some(freed) = self.index.evict_page() {
+        while let Some(freed) = self.index.evict_page(|_| true) {
             self.lists.take_back(freed);
         }
         self.check();

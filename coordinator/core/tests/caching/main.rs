@@ -1,0 +1,19 @@
+//! Random operations on a coordinator whose sessions begin like others, checked by what the row's memory is made of.
+//!
+//! `cargo run --release -p paceline-core --example caching -- 1000000` does the same for longer. A failing run names its
+//! seed.
+
+mod world;
+
+use world::{Tally, World};
+
+#[test]
+fn whatever_is_reused_is_what_would_have_been_computed() {
+    let mut all = Tally::default();
+    for seed in 0..60 {
+        all.add(World::run(seed, 250));
+    }
+    println!("{all:?}");
+    assert!(all.cached_tokens > 10_000 && all.evicted_pages > 500 && all.evicted_snapshots > 50, "{all:?}");
+    assert!(all.failures > 5 && all.switches > 5 && all.cancelled > 50 && all.whole > 1000, "{all:?}");
+}
