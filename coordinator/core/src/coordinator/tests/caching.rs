@@ -6,6 +6,7 @@ use super::*;
 fn caching() -> Limits {
     Limits {
         pages: 40,
+        context: 100,
         snapshots: 4,
         snapshot_stride: 64,
         growth_tokens: 4,
@@ -43,6 +44,11 @@ fn told(number: u128, reuse: Reuse) -> Action {
     Action::Opened { session: name(number), reuse }
 }
 
+fn first_step(actions: &[Action]) -> &Step {
+    let mut sent = actions.iter().filter_map(|one| if let Action::Send { step, .. } = one { Some(step) } else { None });
+    sent.next().expect("a step")
+}
+
 fn text(number: u32, count: usize) -> Vec<u32> {
     (0..count as u32).map(|place| number * 1000 + place).collect()
 }
@@ -63,7 +69,7 @@ fn a_second_user_goes_on_from_the_boundary_while_the_first_still_runs() {
     let found = reuse(42, 45, Some(Missed::NoState));
     assert_eq!(bench.comes(2, &second, &[]), [told(2, found)]);
     let actions = bench.want(2, second[42..].to_vec());
-    let operations = &step(&actions).operations;
+    let operations = &first_step(&actions).operations;
     let session = name(2);
     let reused = Reused { tokens: 42, last: vec![] };
     assert_eq!(
@@ -77,7 +83,8 @@ fn a_second_user_goes_on_from_the_boundary_while_the_first_still_runs() {
     let Operation::Grant { pages, .. } = &operations[2] else { panic!("{operations:?}") };
     assert_eq!(pages[..10], (0..10).map(PageId).collect::<Vec<_>>());
     assert_eq!(operations[3], Operation::CopyPage { from: PageId(10), to: pages[10] });
-    assert_eq!(step(&actions).chunks[0].start, 42);
+    assert_eq!(rows(first_step(&actions)), [(name(2), 22)]);
+    assert_eq!(first_step(&actions).chunks[0].start, 42);
     let status = bench.coordinator.status();
     assert_eq!((status.cache.hits, status.cache.cached_tokens, status.cache.reread_tokens), (1, 42, 3));
 }
@@ -110,7 +117,8 @@ fn who_begins_alike_waits_for_the_first_and_goes_on_from_there() {
     // the state was copied with the first one's next chunk, and now what it holds is verified
     let actions = bench.done(0, vec![(1, Outcome::Stored)]);
     assert_eq!(actions.last(), Some(&told(2, reuse(50, 50, Some(Missed::New)))), "{actions:?}");
-    assert_eq!(rows(step(&bench.want(2, prompt[50..].to_vec()))), [(name(2), 10)]);
+    assert_eq!(bench.want(2, prompt[50..].to_vec()), [], "the first one is about to decode");
+    assert_eq!(rows(first_step(&bench.done(1, vec![(1, sampled(8))]))), [(name(2), 10)]);
 }
 
 #[test]
@@ -121,7 +129,7 @@ fn when_the_first_leaves_the_others_go_on_by_themselves() {
     assert_eq!(bench.comes(2, &prompt, &[50]), []);
     let actions = bench.leave(1);
     assert_eq!(actions, [closed(1), opened(2)]);
-    assert_eq!(rows(step(&bench.want(2, prompt.clone()))), [(name(2), 50)]);
+    assert_eq!(rows(first_step(&bench.want(2, prompt.clone()))), [(name(2), 50)]);
 }
 
 #[test]
@@ -154,6 +162,6 @@ fn penalties_are_told_the_tokens_that_are_not_run() {
         Opening { tokens, boundaries, prompt_tokens: 30, token_limit: 40, sampling: sampling.clone(), again: false };
     bench.on(Event::Open { session: name(2), opening });
     let actions = bench.want(2, prompt[20..].to_vec());
-    let Operation::Open { reused, .. } = &step(&actions).operations[0] else { panic!("{actions:?}") };
+    let Operation::Open { reused, .. } = &first_step(&actions).operations[0] else { panic!("{actions:?}") };
     assert_eq!(*reused, Reused { tokens: 20, last: prompt[17..20].to_vec() });
 }
