@@ -238,7 +238,7 @@ fn what_the_cache_did_is_told() {
 fn texts_are_listed_pinned_and_dropped_by_command() {
     let server = Server::start(&FLAGS);
     let url = format!("http://{}", server.address);
-    let cache = |arguments: &[&str]| output(&[&["cache"], arguments, &["--url", &url]].concat());
+    let cache = |arguments: &[&str]| output(&[&["cache"][..], arguments, &["--url", &url]].concat());
     let messages =
         [says("system", "Answer briefly."), says("user", "The code for Ruth is 4821. And the code for Ruth?")];
     let asked = || cached(&ask(&server, &chat(&messages)).json());
@@ -264,10 +264,10 @@ fn texts_are_listed_pinned_and_dropped_by_command() {
 
     for (arguments, word) in [
         (&["drop", "--prompt", "Nobody asked this"][..], "not cached"),
-        (&["pin"], "--prompt"),
-        (&["pin", "--messages", "/no/such/file"], "cannot read"),
+        (&["pin"][..], "--prompt"),
+        (&["pin", "--messages", "/no/such/file"][..], "cannot read"),
     ] {
-        let told = complaint(&[&["cache"], arguments, &["--url", &url]].concat());
+        let told = complaint(&[&["cache"][..], arguments, &["--url", &url]].concat());
         assert!(told.contains(word), "{told}");
     }
 }

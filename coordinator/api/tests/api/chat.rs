@@ -31,8 +31,9 @@ async fn an_answer_in_one_piece() {
     let mut client = service.post(PATH, &hello(&json!({ "return_token_ids": true }))).await;
     let call = service.call().await;
     assert_eq!(call.request.prompt, prompt());
-    // The question's start is no boundary, it is the very beginning.
-    assert_eq!(call.request.boundaries, [prompt().len() - "(assistant\n".len()]);
+    // The end of the conversation, and of the prompt: every answer follows what opens it here, which is too long in bytes
+    // to be taken for a message's head. The question's start is none, it is the very beginning.
+    assert_eq!(call.request.boundaries, [prompt().len() - "(assistant\n".len(), prompt().len()]);
     answer(call, "Hé", FinishReason::EndToken).await;
     let response = patient(client.response()).await;
     assert_eq!(response.status, 200);
