@@ -298,7 +298,7 @@ impl Row {
             let place = chunk.start as usize + chunk.input.rows() - *prompt_tokens;
             match answer.logits.get(place) {
                 Some(before) => {
-                    assert!(*before == bits, "token {place} of {} is computed again otherwise", chunk.session)
+                    assert!(*before == bits, "token {place} of {} is computed again otherwise", chunk.session);
                 }
                 None => answer.logits.push(bits),
             }
@@ -326,7 +326,7 @@ impl Row {
                 }
                 Action::Opened { session, reuse } => self.tell(session, SessionEvent::Opened(reuse)),
                 Action::Interrupted { session } | Action::Paused { session } => {
-                    self.tell(session, SessionEvent::Interrupted)
+                    self.tell(session, SessionEvent::Interrupted);
                 }
                 Action::Outcome { session, outcome, position } => {
                     self.tell(session, SessionEvent::Outcome { outcome, position });

@@ -6,7 +6,8 @@
 //! where this prompt branches off and others will; in a prompt of which nothing is known, the place before its last
 //! token, for the same prompt again; and multiples of the stride.
 //!
-//! A chunk must end at each, and chunks are what prefill is made of. So no two are closer than [`APART`] tokens: a multiple of
+//! A chunk must end at each, and chunks are what prefill is made of. So no two are closer than [`APART`] tokens, nor is
+//! any to the one that the prompt goes on from: a multiple of
 //! the stride gives way to any other kind, else the earlier stays, as from it everything behind can be reached in one
 //! small step. And one prompt takes at most half of the snapshots there are: the stride is doubled until it does, and of
 //! too many boundaries the first, where what all users share ends, and the last ones stay.
@@ -42,9 +43,10 @@ pub(super) fn worth_keeping(prompt: Prompt<'_>, limits: &Limits) -> Vec<usize> {
     }
     named.extend(Some(matched.min(tokens - 1)).filter(inside));
     named.sort_unstable();
+    let known = Some(&cached).filter(|cached| **cached > 0);
     let mut kept: Vec<usize> = Vec::new();
     for position in named {
-        if kept.last().is_none_or(|last| position >= last + APART) {
+        if kept.last().or(known).is_none_or(|last| position >= last + APART) {
             kept.push(position);
         }
     }
@@ -58,7 +60,7 @@ pub(super) fn worth_keeping(prompt: Prompt<'_>, limits: &Limits) -> Vec<usize> {
     while strides(stride).count() > room && stride < tokens {
         stride *= 2;
     }
-    let far = |position: &usize| kept.iter().all(|other| position.abs_diff(*other) >= APART);
+    let far = |position: &usize| kept.iter().chain(known).all(|other| position.abs_diff(*other) >= APART);
     let between: Vec<_> = strides(stride).filter(far).take(room).collect();
     kept.extend(between);
     kept.sort_unstable();
@@ -86,7 +88,8 @@ mod tests {
         assert_eq!(kept(2000, 0, 0, &[700, 1990]), [512, 700, 1024, 1536, 1990]);
         assert_eq!(kept(2000, 512, 900, &[1990]), [900, 1024, 1536, 1990], "where it branches off");
         assert_eq!(kept(2000, 1024, 2000, &[1990]), [1536, 1990], "it is known already");
-        assert_eq!(kept(2000, 1990, 2000, &[1990]), [1999]);
+        assert_eq!(kept(2000, 1970, 2000, &[1970]), [1999]);
+        assert_eq!(kept(2000, 1990, 2000, &[1990]), [0; 0], "what is there is as good");
         assert_eq!(kept(600, 0, 0, &[505, 510, 590]), [505, 590], "the stride gives way, and the earlier stays");
         assert_eq!(kept(1, 0, 0, &[]), [0; 0]);
     }

@@ -1,11 +1,12 @@
 //! Events in, actions out, case by case. What holds for all cases together is in the simulation.
 
+mod caching;
 mod growing;
 mod overdue;
 mod restoring;
 mod switching;
 
-use paceline_proto::{Chunk, ChunkInput, ChunkResult, PageId, Reused, SampledToken, Slot, StageTime};
+use paceline_proto::{Chunk, ChunkInput, ChunkResult, PageId, Reused, SampledToken, Slot, StageTime, StepId};
 use uuid::Uuid;
 
 use super::*;
