@@ -119,6 +119,9 @@ pub struct Row {
     stages: Vec<Stage>,
     talks: BTreeMap<SessionId, Talk>,
     under_way: VecDeque<Frame>,
+    /// What the coordinator is still to be told: what an event causes comes behind all that it says.
+    events: VecDeque<Event>,
+    is_told: bool,
     now: Duration,
     context: usize,
     /// Chunks that were voided by a cancel.
@@ -139,6 +142,8 @@ impl Row {
             coordinator: Coordinator::new(epoch, limits),
             talks: BTreeMap::new(),
             under_way: VecDeque::new(),
+            events: VecDeque::new(),
+            is_told: false,
             now: Duration::ZERO,
             context: layout.context,
             void_chunks: 0,
@@ -301,12 +306,20 @@ impl Row {
     }
 
     fn on(&mut self, event: Event) {
+        self.events.push_back(event);
+        if std::mem::replace(&mut self.is_told, true) {
+            return;
+        }
+        while let Some(event) = self.events.pop_front() {
+            self.carry_out(event);
+        }
+        self.is_told = false;
+    }
+
+    fn carry_out(&mut self, event: Event) {
         let mut actions = Vec::new();
         self.coordinator.on(event, self.now, &mut actions);
-        // Who is told something may have another step sent, which comes after these.
-        let (sends, rest): (Vec<_>, Vec<_>) =
-            actions.into_iter().partition(|action| matches!(action, Action::Send { .. }));
-        for action in sends.into_iter().chain(rest) {
+        for action in actions {
             match action {
                 Action::Send { step, .. } => {
                     self.under_way.push_back(Frame { step, payload: Payload::empty(), times: Vec::new() });

@@ -193,19 +193,25 @@ fn a_row_that_is_replaced_by_one_of_other_stages_changes_no_bit() {
 
 #[test]
 fn sessions_that_make_room_for_others_change_no_bit() {
+    let answers = |model: &Arc<Gguf>, layout: &RowLayout| -> (Told, u64) {
+        let mut row = Row::new(model, layout);
+        let start = |session: usize| row.start(session as u128, &prompt(session), 60, sampling(session));
+        let ids: Vec<_> = [4, 0, 2, 8].map(start).into();
+        row.finish();
+        assert!(row.is_clean());
+        let whole = |id: &SessionId| (row.answer(*id).tokens.clone(), row.answer(*id).logits[..60].to_vec());
+        (ids.iter().map(whole).collect(), row.pauses())
+    };
     for name in ["nano16-f32", "mini-llama-Q4_K_M"] {
         let model = model(name);
-        let expected = undisturbed(&model, &layout(1, false)).0;
+        let (expected, pauses) = answers(&model, &layout(1, false));
+        assert_eq!(pauses, 0);
         for (shards, run_ahead) in [(1, false), (1, true), (2, true)] {
-            // Eight pages, of which the longest session needs seven.
-            let few = RowLayout { kv_tokens: Some(128), context: 128, growth_tokens: 4, ..layout(shards, run_ahead) };
-            let mut row = Row::new(&model, &few);
-            let ids = serve(&mut row, |_, _| {});
-            assert!(
-                told(&row, &ids) == expected,
-                "{name}, {shards} stages, run-ahead {run_ahead}: other tokens or bits"
-            );
-            assert!(row.pauses() > 0, "{name}, {shards} stages, run-ahead {run_ahead}: nobody made room");
+            // Seven pages: enough for the prompts and for any one answer, of 19 for all.
+            let few = RowLayout { kv_tokens: Some(112), context: 112, growth_tokens: 4, ..layout(shards, run_ahead) };
+            let (found, pauses) = answers(&model, &few);
+            assert!(found == expected, "{name}, {shards} stages, run-ahead {run_ahead}: other tokens or bits");
+            assert!(pauses > 1, "{name}, {shards} stages, run-ahead {run_ahead}: {pauses} made room");
         }
     }
 }

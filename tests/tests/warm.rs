@@ -178,7 +178,7 @@ fn random(name: &str, layout: &RowLayout, seeds: std::ops::Range<u64>, operation
 fn tiny(shards: usize, run_ahead: bool) -> RowLayout {
     RowLayout {
         context: 240,
-        kv_tokens: Some(480),
+        kv_tokens: Some(256),
         snapshots: 7,
         growth_tokens: 3,
         ..layout(shards, run_ahead, KvType::F16)
@@ -191,7 +191,7 @@ fn random_operations_in_little_memory_give_no_wrong_token() {
     let experts = random("nano-moe16-f32", &tiny(1, true), 2..4, 65);
     let attention = random("mini-llama-Q4_K_M", &tiny(2, true), 4..6, 60);
     for one in [hybrid, experts, attention] {
-        assert!(one.compared > 50 && one.hits > one.compared / 5, "{one:?}: too little to prove anything");
+        assert!(one.compared > 50 && one.hits > one.compared / 8, "{one:?}: too little to prove anything");
         assert!(one.evicted > 20 && one.left > 2, "{one:?}: too little to prove anything");
     }
     assert!(hybrid.restarts + experts.restarts + attention.restarts > 1);
@@ -210,8 +210,7 @@ fn a_hot_prefix_stays() {
         if round % 4 == 0 {
             let hot = Ask::greedy(joined(&[&system, &text(500 + round, 20)])).with(&[150, 165]);
             let (_, cached) = pair.ask(&hot);
-            // What was asked for once is as cold as everything else.
-            assert!(cached == 150 || round < 8, "round {round}: {cached}");
+            assert!(cached <= 150 && (cached + STRIDE > 150 || round == 0), "round {round}: {cached}");
         }
     }
     let status = pair.warm.status();

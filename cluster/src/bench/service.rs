@@ -108,10 +108,13 @@ fn kinds(arguments: &BenchArgs) -> Vec<Kind> {
 
 async fn rounds(engine: &Engine, kinds: &mut [Kind], roofs: &mut Roofs, repeat: usize) -> Result<()> {
     http::warm_up(engine).await?;
-    for round in 0..repeat {
+    // No prompt comes twice, or begins like another: it would be found in the cache.
+    let mut prompts = 0;
+    for _ in 0..repeat {
         roofs.sample()?;
         for kind in kinds.iter_mut() {
-            let finished = answers(engine, kind, round).await?;
+            let finished = answers(engine, kind, prompts).await?;
+            prompts += kind.sessions;
             kind.rates.push(kind.rate(&finished));
         }
     }
@@ -174,11 +177,11 @@ impl Work {
     }
 }
 
-/// Runs the answers of one measurement at once.
-async fn answers(engine: &Engine, kind: &Kind, round: usize) -> Result<Vec<Finished>> {
+/// Runs the answers of one measurement at once; the first has the prompt of this number.
+async fn answers(engine: &Engine, kind: &Kind, first: usize) -> Result<Vec<Finished>> {
     let tasks: Vec<_> = (0..kind.sessions)
         .map(|session| {
-            let prompt = prompt(engine, kind.prompt, round * kind.sessions + session);
+            let prompt = prompt(engine, kind.prompt, first + session);
             let (engine, tokens) = (engine.clone(), kind.tokens);
             tokio::spawn(async move { answer(&engine, prompt, tokens).await })
         })

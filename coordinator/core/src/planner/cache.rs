@@ -6,8 +6,8 @@
 //!
 //! Unless something else is wished for, the cache has as many bytes as the pages of all sessions, so that as much again
 //! as can run at once is kept between turns. In a hybrid it has [`LEAST_SNAPSHOTS`] to [`MOST_SNAPSHOTS`] for each
-//! session, and [`LEAST_IN_ALL`], whatever the bytes: a state can be as large as thousands of tokens. Where that does not fit it is made smaller
-//! before contexts or sessions are, and [`Note::SmallCache`] says so.
+//! session, and [`LEAST_IN_ALL`] at least, whatever the bytes: a state can be as large as thousands of tokens. Where that
+//! does not fit it is made smaller before contexts or sessions are, and [`Note::SmallCache`] says so.
 
 use std::fmt;
 use std::str::FromStr;
