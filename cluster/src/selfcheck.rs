@@ -235,7 +235,7 @@ impl fmt::Display for Report {
         for warm in warm {
             writeln!(f, "{warm}")?;
         }
-        for (kind, difference) in warm.iter().flat_map(|warm| warm.told()) {
+        for (kind, difference) in warm.iter().flat_map(warm::Warm::told) {
             writeln!(f, "{kind}, from the cache, {difference}")?;
         }
         if *warm_left_out > 0 || types.iter().any(|checked| checked.left_out > 0) {

@@ -4,18 +4,24 @@
 //! kept position before it. Worth keeping are: the boundaries that the text side names (the end of the conversation
 //! without what asks for the answer, the starts of messages); the place up to which something else that is known agrees,
 //! where this prompt branches off and others will; in a prompt of which nothing is known, the place before its last
-//! token, for the same prompt again; and multiples of the stride.
+//! token, for the same prompt again; some places shortly before the end, each twice as far from it as the one before
+//! ([`NEAR_END`]), since the next question about the same document parts from this one there, in the middle of a message;
+//! and multiples of the stride.
 //!
 //! A chunk must end at each, and chunks are what prefill is made of. So no two are closer than [`APART`] tokens, nor is
-//! any to the one that the prompt goes on from: a multiple of
-//! the stride gives way to any other kind, else the earlier stays, as from it everything behind can be reached in one
-//! small step. And one prompt takes at most half of the snapshots there are: the stride is doubled until it does, and of
-//! too many boundaries the first, where what all users share ends, and the last ones stay.
+//! any to the one that the prompt goes on from: those near the end give way to what has a name, multiples of the stride to
+//! any other kind, else the earlier stays, as from it everything behind can be reached in one small step. And one prompt
+//! takes at most half of the snapshots there are: the stride is doubled until it does, and of too many boundaries the
+//! first, where what all users share ends, and the last ones stay.
 
 use crate::limits::Limits;
 
 /// Positions closer than so many tokens are as good as one.
 const APART: usize = 16;
+/// So many tokens before the end of the conversation, where that is at most a [`NEAR_SHARE`]th of what is to be run: a
+/// question of `n` tokens that takes the place of one of about as many has fewer than `2 n` and these read again.
+const NEAR_END: [usize; 5] = [64, 128, 256, 512, 1024];
+const NEAR_SHARE: usize = 4;
 
 /// What is known of a prompt.
 #[derive(Debug, Clone, Copy)]
@@ -53,6 +59,9 @@ pub(super) fn worth_keeping(prompt: Prompt<'_>, limits: &Limits) -> Vec<usize> {
     if kept.len() > most {
         kept.drain(usize::from(most > 1)..=kept.len() - most);
     }
+    let end = boundaries.last().map_or(prompt_tokens, |last| prompt_tokens.min(*last));
+    let near = NEAR_END.iter().filter(|before| **before * NEAR_SHARE <= end.saturating_sub(cached));
+    let mut kept = beside(kept, known, near.map(|before| end - before), most);
     let room = most - kept.len().min(most);
     let strides =
         |stride: usize| (cached / stride + 1..).map(move |number| number * stride).take_while(|at| *at <= tokens);
@@ -60,9 +69,16 @@ pub(super) fn worth_keeping(prompt: Prompt<'_>, limits: &Limits) -> Vec<usize> {
     while strides(stride).count() > room && stride < tokens {
         stride *= 2;
     }
-    let far = |position: &usize| kept.iter().chain(known).all(|other| position.abs_diff(*other) >= APART);
-    let between: Vec<_> = strides(stride).filter(far).take(room).collect();
-    kept.extend(between);
+    beside(kept, known, strides(stride), most)
+}
+
+/// Adds those of `more` that are far enough from all others, `most` altogether; ascending.
+fn beside(mut kept: Vec<usize>, known: Option<&usize>, more: impl Iterator<Item = usize>, most: usize) -> Vec<usize> {
+    for position in more {
+        if kept.len() < most && kept.iter().chain(known).all(|other| position.abs_diff(*other) >= APART) {
+            kept.push(position);
+        }
+    }
     kept.sort_unstable();
     kept
 }
@@ -85,13 +101,26 @@ mod tests {
     fn boundaries_branches_and_strides() {
         assert_eq!(kept(150, 0, 0, &[]), [149], "for the same prompt again");
         assert_eq!(kept(150, 0, 0, &[40, 140]), [40, 140]);
-        assert_eq!(kept(2000, 0, 0, &[700, 1990]), [512, 700, 1024, 1536, 1990]);
-        assert_eq!(kept(2000, 512, 900, &[1990]), [900, 1024, 1536, 1990], "where it branches off");
-        assert_eq!(kept(2000, 1024, 2000, &[1990]), [1536, 1990], "it is known already");
+        assert_eq!(kept(2000, 0, 0, &[700, 1990]), [512, 700, 1024, 1536, 1734, 1862, 1926, 1990]);
+        assert_eq!(kept(2000, 512, 900, &[1990])[..3], [900, 1024, 1536], "where it branches off");
+        assert_eq!(kept(2000, 1024, 2000, &[1990]), [1536, 1862, 1926, 1990], "it is known already");
         assert_eq!(kept(2000, 1970, 2000, &[1970]), [1999]);
         assert_eq!(kept(2000, 1990, 2000, &[1990]), [0; 0], "what is there is as good");
-        assert_eq!(kept(600, 0, 0, &[505, 510, 590]), [505, 590], "the stride gives way, and the earlier stays");
+        assert_eq!(
+            kept(600, 0, 0, &[505, 510, 590]),
+            [462, 505, 526, 590],
+            "the stride gives way, and the earlier stays"
+        );
         assert_eq!(kept(1, 0, 0, &[]), [0; 0]);
+    }
+
+    #[test]
+    fn another_question_about_a_long_text_is_read_from_shortly_before_the_old_one() {
+        let kept = kept(23_000, 0, 0, &[10, 22_990]);
+        for question in [10, 30, 60, 120, 250, 500, 1000] {
+            let from = kept.iter().rev().find(|position| **position <= 22_990 - question).expect("a position");
+            assert!(22_990 - question - from <= question.max(64), "{question}: {kept:?}");
+        }
     }
 
     #[test]
