@@ -61,7 +61,7 @@ pub(super) fn worth_keeping(prompt: Prompt<'_>, limits: &Limits) -> Vec<usize> {
     }
     let end = boundaries.last().map_or(prompt_tokens, |last| prompt_tokens.min(*last));
     let near = NEAR_END.iter().filter(|before| **before * NEAR_SHARE <= end.saturating_sub(cached));
-    let mut kept = beside(kept, known, near.map(|before| end - before), most);
+    let kept = beside(kept, known, near.map(|before| end - before), most);
     let room = most - kept.len().min(most);
     let strides =
         |stride: usize| (cached / stride + 1..).map(move |number| number * stride).take_while(|at| *at <= tokens);
