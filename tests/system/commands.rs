@@ -76,20 +76,19 @@ fn verifying_rows_is_compared_with_one_row() {
 
 #[test]
 fn perplexity_is_measured_as_by_others() {
-    // Windows of 1024 of this very text, keys and values in f32: 18.758, measured by another implementation.
-    let arguments = ["eval", "perplexity", "--ctx", "1024", "--windows", "4", "--kv-type", "f32", "--json"];
+    let arguments = ["eval", "perplexity", "--ctx", "1024", "--kv-type", "f32", "--json"];
     let report: Value = serde_json::from_str(&output(&arguments)).expect("JSON");
-    assert_eq!((report["windows"].as_u64(), report["tokens"].as_u64()), (Some(4), Some(4 * 511)));
-    let plain = report["perplexity"].as_f64().expect("a number");
-    assert!((8.0..40.0).contains(&plain), "{report}");
+    assert_eq!((report["windows"].as_u64(), report["tokens"].as_u64()), (Some(20), Some(20 * 511)));
+    // What another implementation measured of this very text and model.
+    assert!(report["perplexity"].as_f64().is_some_and(|found| (found - 18.758).abs() < 0.01), "{report}");
     let with = |flags: &[&str]| {
-        let arguments = [&["eval", "perplexity", "--ctx", "1024", "--windows", "4"], flags].concat();
+        let arguments = [&["eval", "perplexity", "--ctx", "1024", "--windows", "2"], flags].concat();
         let text = output(&arguments);
         let number = text.split("perplexity ").nth(1).and_then(|rest| rest.split(' ').next()).expect("a figure");
         number.parse::<f64>().expect("a number")
     };
     // So small a model hardly feels how keys and values are rounded, but it feels it.
-    let rounded = with(&["--kv-type", "q4_0"]);
+    let (plain, rounded) = (with(&["--kv-type", "f32"]), with(&["--kv-type", "q4_0"]));
     assert!((rounded / plain - 1.0).abs() < 0.03 && rounded.to_bits() != plain.to_bits(), "{rounded}, {plain}");
     assert!((with(&["--kv-type", "q4_0", "--no-rotation"]) - rounded).abs() > 1e-4, "rotation is switched off");
 }

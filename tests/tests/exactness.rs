@@ -33,7 +33,7 @@ fn check_pairs(name: &str, tokens: usize) {
 #[test]
 fn a_hybrid_with_keys_and_values_in_blocks() {
     for kind in KvType::ALL.into_iter().filter(|kind| kind.is_quantized()) {
-        check(&models::model("mini16-Q8_0"), &text(300, 320), &Ways::usual().pairs(), kind);
+        check(&models::model("mini16-Q8_0"), &text(130, 320), &Ways::usual().pairs(), kind);
     }
 }
 

@@ -94,7 +94,8 @@ pub(crate) struct SelfcheckArgs {
     #[arg(long, default_value_t = 72, value_name = "TOKENS", value_parser = clap::value_parser!(u32).range(8..=4096))]
     pub(crate) tokens: u32,
     /// Begin nothing more after so many minutes, and say what was left out.
-    #[arg(long, default_value_t = 10, value_name = "MINUTES", conflicts_with = "full")]
+    #[arg(long, default_value_t = 10, value_name = "MINUTES", conflicts_with = "full",
+        value_parser = clap::value_parser!(u64).range(1..))]
     pub(crate) minutes: u64,
     /// Run every combination for every type of keys and values, the slow kernels too, however long it takes.
     #[arg(long)]
