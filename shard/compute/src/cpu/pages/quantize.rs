@@ -255,16 +255,14 @@ mod tests {
             let (symmetric, span) = (isa.run(QuantizeSymmetric { values }), isa.run(QuantizeSpan { values }));
             (symmetric, span, isa.run(QuantizeNonlinear { values }))
         };
-        let bits = |((a, s), (b, t, m), (c, u)): (_, ([u8; BLOCK], f16, f16), ([u8; BLOCK], f16))| {
-            let floats =
-                [s, t, m, u].map(|float: f16| if float.is_nan() { f16::NAN.to_bits() } else { float.to_bits() });
-            ([a, b, c], floats)
-        };
-        let expected = run(Isa::Scalar);
+        let ((a, s), (b, t, m), (c, u)) = run(Isa::Scalar);
+        let bits = |float: f16| if float.is_nan() { f16::NAN.to_bits() } else { float.to_bits() };
+        let expected = [s, t, m, u].map(bits);
         for isa in Isa::ALL.into_iter().filter(|isa| isa.is_available()) {
-            assert_eq!(bits(run(isa)), bits(expected), "{isa}");
+            let ((codes, scale), (span_codes, step, least), (nonlinear_codes, nonlinear)) = run(isa);
+            assert_eq!([codes, span_codes, nonlinear_codes], [a, b, c], "{isa}");
+            assert_eq!([scale, step, least, nonlinear].map(bits), expected, "{isa}");
         }
-        let ((a, s), (b, t, m), (c, u)) = expected;
         let [s, t, m, u] = [s, t, m, u].map(f16::to_f32);
         [
             (a, s, a.map(|code| s * (f32::from(code) - 8.0))),
@@ -279,19 +277,19 @@ mod tests {
             let values = values.map(|value| value * 2f32.powi(power));
             let largest = values.iter().fold(0f32, |most, value| most.max(value.abs()));
             let [symmetric, span, nonlinear] = in_four_bits(&values);
-            for at in 0..BLOCK {
+            for (at, value) in values.into_iter().enumerate() {
                 // The value of the largest magnitude but of the other sign is a whole step off the last code; what
                 // lies beyond the rounded ends is lost as well.
                 let lost = largest / 500.0 + 1e-6;
-                prop_assert!((values[at] - symmetric.2[at]).abs() <= symmetric.1.abs() * 1.0001 + lost);
-                if values[at] / symmetric.1 <= 7.0 {
-                    prop_assert!((values[at] - symmetric.2[at]).abs() <= symmetric.1.abs() * 0.5001 + lost);
+                prop_assert!((value - symmetric.2[at]).abs() <= symmetric.1.abs() * 1.0001 + lost);
+                if value / symmetric.1 <= 7.0 {
+                    prop_assert!((value - symmetric.2[at]).abs() <= symmetric.1.abs() * 0.5001 + lost);
                 }
-                prop_assert!((values[at] - span.2[at]).abs() <= span.1 * 0.5001 + lost);
+                prop_assert!((value - span.2[at]).abs() <= span.1 * 0.5001 + lost);
                 // The nearest that there is.
-                let error = |integer: i8| (values[at] - nonlinear.1 * f32::from(integer)).abs();
+                let error = |integer: i8| (value - nonlinear.1 * f32::from(integer)).abs();
                 let least = NONLINEAR_INTEGERS.map(error).into_iter().fold(f32::INFINITY, f32::min);
-                prop_assert!((values[at] - nonlinear.2[at]).abs() <= least * 1.0001 + 1e-6);
+                prop_assert!((value - nonlinear.2[at]).abs() <= least * 1.0001 + 1e-6);
             }
             // Fitted, the scale does not stray far from the one that keeps the largest.
             prop_assert!(nonlinear.1.abs() <= largest / 105.0 && nonlinear.1.abs() >= largest / 145.0);

@@ -222,7 +222,7 @@ impl Case {
 /// The definition of a Hadamard matrix: a sign for the bits that two indices share.
 fn hadamard(row: &[f64]) -> Vec<f64> {
     let width = (1 << row.len().trailing_zeros()).min(256);
-    let sign = |a: usize, b: usize| if (a & b).count_ones() % 2 == 0 { 1.0 } else { -1.0 };
+    let sign = |a: usize, b: usize| if (a & b).count_ones().is_multiple_of(2) { 1.0 } else { -1.0 };
     let one = |part: &[f64], at: usize| -> f64 {
         part.iter().enumerate().map(|(index, value)| sign(at, index) * value).sum::<f64>() / (width as f64).sqrt()
     };
