@@ -231,7 +231,7 @@ impl Row {
     pub fn is_clean(&self) -> bool {
         let status = self.coordinator.status();
         let empty = |stage: &Stage| stage.open_sessions().is_empty();
-        let idle = status.running == 0 && status.waiting == 0 && status.pages_used == status.pages_idle;
+        let idle = status.running == 0 && status.waiting == 0 && status.pages_used == 0;
         idle && self.stages.iter().all(empty)
     }
 

@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
+use paceline_tests::chaos::traffic;
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
@@ -250,7 +251,7 @@ pub(crate) fn told(begin: Vec<u8>, mut reader: BufReader<TcpStream>) -> Vec<Valu
         body.extend(chunk);
     }
     let events = http::events(&String::from_utf8(body).expect("UTF-8"));
-    events.into_iter().map(|event| json!([event["choices"], event["usage"]])).collect()
+    events.iter().map(traffic::told).collect()
 }
 
 #[test]

@@ -10,6 +10,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
+use paceline_tests::chaos::traffic;
 use serde_json::{Value, json};
 
 use crate::cluster::{Cluster, Options, pause, shard};
@@ -47,7 +48,7 @@ fn answer(address: SocketAddr, client: u64) -> Vec<Value> {
         body.extend(chunk);
     }
     let events = http::events(&String::from_utf8(body).expect("UTF-8"));
-    events.into_iter().map(|event| json!([event["choices"], event["usage"], event["error"]])).collect()
+    events.iter().map(traffic::told).collect()
 }
 
 /// Clients that ask for the same again and again, and look whether they are told the same.
@@ -208,7 +209,7 @@ fn answers_run_on_while_nodes_are_added_drained_and_removed() {
     assert_eq!(first_ended(&mut cluster).code(), Some(0));
     assert_eq!(interrupted(&cluster), 0);
     assert!(clients.end() > 0);
-    assert_eq!(cluster.coordinator.metric("paceline_pages_used"), 0.0);
+    cluster.coordinator.await_metric("paceline_pages_used", 0.0);
 }
 
 #[test]

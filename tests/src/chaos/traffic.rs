@@ -160,12 +160,19 @@ fn stream(
         if !event["error"].is_null() {
             return Outcome::Broken(format!("the answer ended with {}", event["error"]["message"]));
         }
-        if let Err(wrong) = take(place, json!([event["choices"], event["usage"]])) {
+        if let Err(wrong) = take(place, told(&event)) {
             return Outcome::Wrong(wrong);
         }
         place += 1;
     }
     Outcome::Broken("the connection ended before the answer".to_owned())
+}
+
+/// What an event tells of an answer, but for names, times, and how much of the prompt was in the cache: that depends on what
+/// was asked before, and the answer does not.
+pub fn told(event: &Value) -> Value {
+    let counts = ["prompt_tokens", "completion_tokens", "total_tokens"].map(|count| &event["usage"][count]);
+    json!([event["choices"], counts, event["error"]])
 }
 
 /// Posts any text; the status of the answer.

@@ -24,7 +24,7 @@ pub struct Status {
     pub pages_free: usize,
     /// Of the free pages, those promised to running sessions.
     pub pages_reserved: usize,
-    /// Pages held.
+    /// Pages that sessions hold.
     pub pages_used: usize,
     /// Sessions that may run at once.
     pub slots: usize,
@@ -202,7 +202,7 @@ impl Coordinator {
             pauses: self.counts.pauses,
             pages_free: self.pages.free(),
             pages_reserved: self.pages.reserved(),
-            pages_used: self.pages.total() - self.pages.free(),
+            pages_used: self.pages.total() - self.pages.free() - self.pages.idle(),
             slots: self.limits.slots,
             steps_in_flight: self.steps.len(),
             credits: self.limits.credits,
