@@ -55,11 +55,12 @@ fn the_status_follows_the_work_of_every_stage() {
 #[test]
 fn times_are_counted_in_buckets() {
     let server = Server::start(&[]);
-    for answers in 1..=2 {
+    let before = server.metric("paceline_first_token_seconds_count");
+    for answers in [1.0, 2.0].map(|more| before + more) {
         server.chat("The code for Ruth is 4821. What is the code for Ruth?");
         let within = |bound: &str| server.metric(&format!("paceline_first_token_seconds_bucket{{le=\"{bound}\"}}"));
-        assert_eq!((within("300"), within("+Inf")), (f64::from(answers), f64::from(answers)));
-        assert_eq!(server.metric("paceline_first_token_seconds_count"), f64::from(answers));
+        assert_eq!((within("300"), within("+Inf")), (answers, answers));
+        assert_eq!(server.metric("paceline_first_token_seconds_count"), answers);
         assert!(server.metric("paceline_first_token_seconds_sum") > 0.0);
     }
 }
