@@ -146,7 +146,8 @@ fn what_does_not_fit_says_what_would() {
     assert_eq!(
         error,
         "48.1 GiB are needed (weights 14.7 GiB, keys and values 32.0 GiB, states 598.5 MiB, buffers 475.8 MiB, reserve 333.0 MiB), \
-         but 32.0 GiB are available: it would fit with a context of 65088 tokens, or with 2 sessions"
+         but 32.0 GiB are available: it would fit with a context of 65088 tokens, or with 2 sessions, or \
+         with keys and values of q4_0"
     );
     let error = message(&shape, &Wishes::new(2, 1024, 1), &Host { memory_bytes: 8 * GIB, threads: 16 });
     assert!(error.ends_with("use a smaller quantization of the model, smaller steps, or more memory"), "{error}");
