@@ -69,6 +69,13 @@ pub struct Found {
     pub snapshot: Option<Slot>,
 }
 
+impl Found {
+    /// Nothing that can be used of `matched` known tokens.
+    pub fn nothing(matched: usize) -> Self {
+        Self { node: ROOT, cached: 0, matched, partial: None, snapshot: None }
+    }
+}
+
 /// What is no longer in the index: whoever owns pages and slots is to take them back.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 #[must_use = "pages and slots that nobody takes back are lost"]
@@ -156,7 +163,7 @@ impl PrefixIndex {
         let position = depth * self.page_tokens;
         let (source, common) = self.nearest(node, &tokens[position..]);
         let matched = position + common;
-        let nothing = Found { node: ROOT, cached: 0, matched, partial: None, snapshot: None };
+        let nothing = Found::nothing(matched);
         if self.has_states {
             return self
                 .find_snapshot(tokens, node, most.min(matched))

@@ -11,6 +11,7 @@ use paceline_proto::SessionId;
 use super::running::Place;
 use super::{Action, Coordinator, Loss, Opening};
 use crate::limits::Limits;
+use crate::prefix::Found;
 
 /// Why a session will not run.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -169,11 +170,19 @@ impl Coordinator {
             if self.in_flight(session) || tried == Some(room) {
                 return;
             }
-            let found = self.find(&opening.tokens);
+            let mut found = self.find(&opening.tokens);
             let leader = self.leader(&opening.tokens, found.cached);
             let known = leader.map_or(found.cached, |(_, goal)| goal.max(found.cached));
-            let needed = self.limits.pages_for(wanted) - known / self.limits.page_tokens;
-            let fits = self.make_room_beside(&found, needed + spare);
+            let mut needed = self.limits.pages_for(wanted) - known / self.limits.page_tokens;
+            let mut fits = self.make_room_beside(&found, needed + spare);
+            if !fits && self.running.is_empty() && self.lingering.is_empty() {
+                // Nobody could make room but what is pinned, and at last what it would reuse itself.
+                if self.index.unpin_least() {
+                    continue;
+                }
+                (found, needed) = (Found::nothing(found.matched), self.limits.pages_for(wanted));
+                fits = self.make_room(needed);
+            }
             if !fits {
                 let first = self.waiting.values_mut().next().expect("it waits");
                 first.tried = Some(room);

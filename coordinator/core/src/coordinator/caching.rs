@@ -130,7 +130,7 @@ impl Coordinator {
         if self.limits.caches() {
             return self.index.find(tokens, tokens.len() - 1);
         }
-        Found { node: ROOT, cached: 0, matched: 0, partial: None, snapshot: None }
+        Found::nothing(0)
     }
 
     /// Keeps the state and the page to copy from until they are used; returns the page.

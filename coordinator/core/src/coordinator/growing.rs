@@ -5,7 +5,7 @@
 //! When none is free, the newest session that runs is *paused*: it goes back into the queue, where it was, as if its row
 //! were over (`restoring.rs`), and opens again with all its tokens when there are pages for these and a few more. The
 //! oldest is never paused, so somebody always gets on: each session's limit fits the pages there are, so the oldest
-//! ends some day, and then another one is the oldest. What a paused session has under way runs to its end and is ignored.
+//! ends some day, and then another one is the oldest. Where it is alone and still lacks pages, pins yield. What a paused session has under way runs to its end and is ignored.
 
 use std::time::Duration;
 
@@ -29,8 +29,11 @@ impl Coordinator {
         growing.sort_unstable();
         for (_, session) in growing {
             while !self.promise(session) {
-                let Some(newest) = self.newest() else { break };
-                self.pause(newest, now, actions);
+                match self.newest() {
+                    Some(newest) => self.pause(newest, now, actions),
+                    None if self.lingering.is_empty() && self.index.unpin_least() => {}
+                    None => break,
+                }
             }
         }
     }

@@ -56,11 +56,13 @@ impl Coordinator {
             return actions.push(self.send(closes_only));
         }
         self.hold = Hold::Still;
-        let open = || self.running.values().filter(|running| running.opened());
-        let mut pages: Vec<PageId> = open().flat_map(|running| running.pages().pages()).copied().collect();
-        let mut slots: Vec<Slot> = open().map(Running::slot).collect();
-        pages.extend(self.index.pages());
-        slots.extend(self.index.slots());
+        // Who is not opened yet has nothing of its own, but may be about to read what it shares and restores from, which
+        // may be gone from the index.
+        let shared = self.running.values().flat_map(|running| running.pages().pages()).copied();
+        let restored = self.running.values().filter_map(|running| running.caching.restore()?.source);
+        let mut pages: Vec<PageId> = shared.chain(restored).chain(self.index.pages()).collect();
+        let open = self.running.values().filter(|running| running.opened()).map(Running::slot);
+        let mut slots: Vec<Slot> = open.chain(self.index.slots()).collect();
         pages.sort_unstable();
         pages.dedup();
         slots.sort_unstable();

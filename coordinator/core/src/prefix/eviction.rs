@@ -54,7 +54,7 @@ impl PrefixIndex {
         }
     }
 
-    fn value(&self, id: NodeId) -> u64 {
+    pub(super) fn value(&self, id: NodeId) -> u64 {
         let node = self.node(id);
         node.used + self.reuse_bonus * node.reuses.min(MOST_REUSES)
     }

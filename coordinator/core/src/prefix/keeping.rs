@@ -2,7 +2,7 @@
 
 use paceline_proto::Slot;
 
-use super::{Freed, NodeId, PrefixIndex, ROOT};
+use super::{Freed, Node, NodeId, PrefixIndex, ROOT};
 
 /// Tokens of a path's beginning and of its end that are told.
 pub const SHOWN_TOKENS: usize = 24;
@@ -121,6 +121,15 @@ impl PrefixIndex {
         self.unlist(id);
         self.node_mut(id).pinned = pinned;
         self.list(id);
+    }
+
+    /// Lets the least valuable of what is pinned go like others; false if nothing is. Looks at every node once.
+    pub fn unpin_least(&mut self) -> bool {
+        let pinned = |(id, node): (usize, &Option<Node>)| {
+            node.as_ref().filter(|node| node.pinned).map(|node| NodeId(id, node.number))
+        };
+        let least = self.nodes.iter().enumerate().filter_map(pinned).min_by_key(|id| (self.value(*id), *id));
+        least.inspect(|id| self.set_pinned(*id, false)).is_some()
     }
 
     /// How much is pinned. Looks at every node once.
