@@ -316,7 +316,7 @@ fn what_does_not_fit_is_refused_and_never_half_taken() {
         [&(head.len() as u32).to_le_bytes()[..], &head, &sound[length..]].concat()
     };
     let form = refused("another form", &with(|head| head.form.push('x')));
-    assert!(form.to_string().contains("of the form cpu 1"), "{form}");
+    assert!(form.to_string().contains("of the form cpu 2"), "{form}");
     assert!(matches!(refused("other bytes", &with(|head| head.bytes -= 1)), Error::Memories { .. }));
 
     let brought = |change: fn(&mut MemoryHead)| {

@@ -81,8 +81,8 @@ fn a_model_of_real_size_takes_nearly_what_was_planned() {
     let model = Arc::new(Gguf::open(&path).expect("a model"));
     for [key_type, value_type] in [[KvType::Q8_0; 2], [KvType::Q4_1, KvType::Q4_0], [KvType::Iq4Nl; 2]] {
         let wishes = Wishes { key_type, value_type, ..Wishes::new(1, 8192, 4) };
-        check(&model, &wishes, 1.03);
+        check(&model, &wishes, 1.035);
         check(&model, &Wishes { shards: Some(3), ..wishes.clone() }, 1.2);
-        check(&model, &Wishes { cache: Cache { snapshots: 16, pages: 100 }, ..wishes }, 1.03);
+        check(&model, &Wishes { cache: Cache { snapshots: 16, pages: 100 }, ..wishes }, 1.035);
     }
 }
