@@ -31,7 +31,7 @@ fn event(token: u64) -> String {
 fn outcome_of(tokens: &[u64], end: &str) -> Outcome {
     let body: String = tokens.iter().map(|token| event(*token)).collect();
     let address = server("200 OK", body + end);
-    let expected = (1..=3).map(|token| json!([[token], null])).collect();
+    let expected = (1..=3).map(|token| told(&json!({"choices": [token]}))).collect();
     Case { path: "/", body: json!({}), expected }.stream(address, |_| Ok(()))
 }
 
@@ -45,6 +45,21 @@ fn every_difference_is_noticed() {
         assert!(matches!(outcome, Outcome::Wrong(_)), "{wrong:?}: {outcome:?}");
     }
     assert!(matches!(outcome_of(&[1, 2, 3], ": still here\n\ndata: [DONE]\n\n"), Outcome::Answered));
+}
+
+#[test]
+fn counts_are_compared_and_what_was_cached_is_not() {
+    let usage = |prompt: u64, completion: u64, cached: u64| {
+        let details = json!({"cached_tokens": cached});
+        told(&json!({"choices": [], "usage": {
+            "prompt_tokens": prompt, "completion_tokens": completion, "total_tokens": prompt + completion,
+            "prompt_tokens_details": details,
+        }}))
+    };
+    assert_eq!(usage(5, 7, 0), usage(5, 7, 4));
+    assert_ne!(usage(5, 7, 0), usage(5, 8, 0));
+    assert_ne!(usage(5, 7, 0), usage(6, 7, 0));
+    assert_ne!(told(&json!({"choices": [1]})), told(&json!({"choices": [1], "error": {"message": "lost"}})));
 }
 
 #[test]
