@@ -1,7 +1,7 @@
 //! What the coordinator asks of the lower tier of every stage, and what each of them answers.
 //!
 //! None of it rides the step stream, since disks are slow. The coordinator holds the pages and the slot of a
-//! [`TierOrder::Keep`] unchanged until every stage has answered, and sends the step with
+//! [`TierTask::Keep`] unchanged until every stage has answered, and sends the step with
 //! [`Operation::Install`](crate::Operation::Install) when every stage has staged what it is to install.
 
 use std::fmt;

@@ -91,7 +91,7 @@ fn count(bytes: u64, each: u64) -> usize {
     bytes.checked_div(each).map_or(0, |count| usize::try_from(count).unwrap_or(usize::MAX))
 }
 
-/// Places a model together with its cache, with `place`, which is [`plan`](super::plan) or [`place`](super::place) on
+/// Places a model together with its cache, with `place`, which is [`plan`](super::plan()) or [`place`](super::place()) on
 /// some host or devices.
 ///
 /// # Errors
