@@ -18,7 +18,7 @@ use paceline_gguf::{Gguf, KvType, TensorType};
 use super::device::CpuDevice;
 use super::simd::Isa;
 use super::stage::CpuStage;
-use crate::device::{ChunkRows, LoadedStage, MemorySpec, StepInputs};
+use crate::device::{ChunkLog, ChunkRows, LoadedStage, LogSpec, MemorySpec, StepInputs};
 use crate::program::{Buffer, Op, Program, RowSpace, Weight, WeightSpec, WeightUse};
 
 /// A small generator (xorshift).
@@ -136,6 +136,7 @@ impl Fixture {
             value_type: self.kinds[1],
             rows,
             wanted: rows,
+            logs: LogSpec::NONE,
         }
     }
 
@@ -194,7 +195,14 @@ impl Fixture {
                 positions.push(given.get(row).copied().unwrap_or([counted, counted, counted, 0]));
             }
             let (start, pages) = (rows.start, &pages[*session]);
-            chunks.push(ChunkRows { first_row, rows: rows.len(), start, slot: *session, pages });
+            chunks.push(ChunkRows {
+                first_row,
+                rows: rows.len(),
+                start,
+                slot: *session,
+                pages,
+                log: ChunkLog::default(),
+            });
             first_row += rows.len();
         }
         let inputs = StepInputs { chunks: &chunks, tokens: &[], vectors: &[], positions: &positions, wanted: &[] };
