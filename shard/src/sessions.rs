@@ -187,6 +187,7 @@ impl SessionTable {
 
 #[cfg(test)]
 mod tests {
+    use paceline_compute::device::LogSpec;
     use paceline_gguf::KvType;
     use paceline_proto::{Reused, SamplingSettings, Slot};
     use uuid::Uuid;

@@ -165,6 +165,12 @@ impl CpuStage {
         std::mem::swap(&mut self.fused, &mut self.single);
     }
 
+    /// Bytes of states and logs that steps read or wrote.
+    #[cfg(test)]
+    pub(super) fn moved_bytes(&self) -> usize {
+        self.states.iter().map(Recurrent::moved_bytes).sum()
+    }
+
     /// How many operations a step runs.
     #[cfg(test)]
     pub(super) fn operation_count(&self) -> usize {

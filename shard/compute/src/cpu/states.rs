@@ -26,6 +26,9 @@ pub(crate) struct Recurrent {
     /// `[place][position modulo tokens][row]`, see [`Recurrent::log_row`].
     logs: Shared<f32>,
     log: LogSpec,
+    /// Bytes of states and logs that operations asked for.
+    #[cfg(test)]
+    moved: std::sync::atomic::AtomicUsize,
 }
 
 impl Recurrent {
@@ -41,6 +44,8 @@ impl Recurrent {
             matrices: Shared::zeroed("states", slot.saturating_mul(slots))?,
             logs: Shared::zeroed("logs", log_row(spec).saturating_mul(log.rows()))?,
             log,
+            #[cfg(test)]
+            moved: std::sync::atomic::AtomicUsize::new(0),
         })
     }
 
@@ -55,6 +60,8 @@ impl Recurrent {
     /// No other borrow of them exists while this one lasts, in any thread.
     #[expect(clippy::mut_from_ref, reason = "threads borrow disjoint channels")]
     pub(crate) unsafe fn window(&self, slot: usize, tap: usize, channels: Range<usize>) -> &mut [f32] {
+        #[cfg(test)]
+        self.count(channels.len());
         let first = (slot * (self.spec.taps - 1) + tap) * self.spec.channels;
         // SAFETY: the caller's promise.
         unsafe { self.windows.part_mut(first + channels.start..first + channels.end) }
@@ -68,6 +75,8 @@ impl Recurrent {
     pub(crate) unsafe fn tile(&self, slot: usize, head: usize, tile: usize) -> &mut [[f32; LANES]] {
         let index = (slot * self.spec.value_heads + head) * self.tiles() + tile;
         let length = self.spec.head_dim * LANES;
+        #[cfg(test)]
+        self.count(length);
         // SAFETY: the caller's promise.
         unsafe { self.matrices.part_mut(index * length..(index + 1) * length) }.as_chunks_mut().0
     }
@@ -79,6 +88,8 @@ impl Recurrent {
     /// No other borrow of them exists while this one lasts, in any thread.
     #[expect(clippy::mut_from_ref, reason = "threads borrow disjoint channels and heads")]
     pub(crate) unsafe fn logged(&self, place: usize, position: usize, values: Range<usize>) -> &mut [f32] {
+        #[cfg(test)]
+        self.count(values.len());
         let first = self.log_range(place, position).start;
         // SAFETY: the caller's promise.
         unsafe { self.logs.part_mut(first + values.start..first + values.end) }
@@ -88,6 +99,17 @@ impl Recurrent {
     pub(crate) fn logged_mut(&mut self, place: usize, position: usize) -> &mut [u8] {
         let row = self.log_range(place, position);
         self.logs.bytes_mut(row)
+    }
+
+    #[cfg(test)]
+    fn count(&self, values: usize) {
+        self.moved.fetch_add(values * size_of::<f32>(), std::sync::atomic::Ordering::Relaxed);
+    }
+
+    /// Bytes of states and logs that operations asked for so far.
+    #[cfg(test)]
+    pub(crate) fn moved_bytes(&self) -> usize {
+        self.moved.load(std::sync::atomic::Ordering::Relaxed)
     }
 
     /// Bytes of what a log holds of a token.

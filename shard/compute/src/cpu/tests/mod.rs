@@ -3,6 +3,7 @@
 
 mod attention;
 mod fused;
+mod logs;
 mod memory;
 mod mixture;
 mod recurrent;
