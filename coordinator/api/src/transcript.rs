@@ -47,7 +47,7 @@ pub(crate) async fn collect(mut answers: Answers, count: usize, choices: usize) 
                 transcript.finish_reason = finish_reason(&finished.reason);
                 tally.add(&finished, index.is_multiple_of(choices));
             }
-            Progress::Failed(error) => return Err(error.into()),
+            Progress::Failed(error) => return Err(error),
         }
     }
     Ok((transcripts, tally))

@@ -37,6 +37,11 @@ pub(crate) struct UnservedFields {
 }
 
 impl UnservedFields {
+    /// The same where echo is served.
+    pub(crate) fn but_echo(self) -> Self {
+        Self { echo: None, ..self }
+    }
+
     /// Refuses a field that asks for something. Values that ask for what happens anyway are fine; clients send them.
     pub(crate) fn check(&self) -> Result<()> {
         for (name, value, harmless) in self.table() {

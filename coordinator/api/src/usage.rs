@@ -135,6 +135,7 @@ mod tests {
         Finished {
             reason: FinishReason::Length,
             text: String::new(),
+            marks: Vec::new(),
             usage: EngineUsage { prompt_tokens: 10, completion_tokens, cached_tokens: 4 },
             reuse: Reuse::default(),
             timings: EngineTimings { queued: Duration::ZERO, prefill: Duration::from_millis(3), decode },

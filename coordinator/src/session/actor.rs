@@ -10,7 +10,7 @@ use actix::{Actor, ActorContext, ActorFutureExt, Addr, AsyncContext, Context, Ha
 use paceline_core::session::{Action, Event, Finish};
 use paceline_core::{Reuse, Session};
 use paceline_proto::{SampledToken, SessionId};
-use paceline_text::TextStream;
+use paceline_text::{Piece, TextStream};
 use tokio::sync::oneshot;
 use tracing::{Span, debug, warn};
 
@@ -164,14 +164,14 @@ impl SessionActor {
             metrics::first_token(self.times.timings());
         }
         self.tokens += 1;
-        let emit = self.text.push(sampled.token);
-        let update = TokenUpdate { token: sampled.token, text: emit.text, logprobs: sampled.logprobs };
+        let Piece { text, marks, stopped } = self.text.push(sampled.token);
+        let update = TokenUpdate { token: sampled.token, text, marks, logprobs: sampled.logprobs };
         self.outbox.send(Update::Token(update));
-        emit.stopped.map(|index| self.stops[index].clone())
+        stopped.map(|index| self.stops[index].clone())
     }
 
     fn finish(&mut self, finish: Finish, stop: Option<String>) {
-        let rest = if stop.is_some() { paceline_text::Emit::default() } else { self.text.finish() };
+        let rest = if stop.is_some() { Piece::default() } else { self.text.finish() };
         let stop = stop.or_else(|| rest.stopped.map(|index| self.stops[index].clone()));
         let update = match ended(finish.reason, stop) {
             Ok(reason) => {
@@ -181,6 +181,7 @@ impl SessionActor {
                 Update::Finished(Finished {
                     reason,
                     text: rest.text,
+                    marks: rest.marks,
                     usage: finish.usage,
                     reuse: finish.reuse,
                     timings,

@@ -20,6 +20,7 @@ use minijinja::{Environment, ErrorKind, context};
 use serde_json::Map;
 
 pub use self::boundaries::EncodedChat;
+use crate::answer::AnswerFormat;
 use crate::error::{Error, Result};
 use crate::special_tokens::Special;
 use crate::tokenizer::Tokenizer;
@@ -65,6 +66,7 @@ pub struct ChatTemplate {
     environment: Environment<'static>,
     bos: Option<String>,
     eos: Option<String>,
+    format: AnswerFormat,
 }
 
 impl ChatTemplate {
@@ -79,7 +81,17 @@ impl ChatTemplate {
             .add_template_owned(NAME, python::without_generation_tags(source))
             .map_err(|error| Error::TemplateSyntax(error.to_string()))?;
         let spelling = |token: Option<u32>| token.and_then(|token| tokenizer.token_spelling(token)).map(str::to_owned);
-        Ok(Self { environment, bos: spelling(tokenizer.bos()), eos: spelling(tokenizer.eos()) })
+        Ok(Self {
+            environment,
+            bos: spelling(tokenizer.bos()),
+            eos: spelling(tokenizer.eos()),
+            format: AnswerFormat::detect(source, tokenizer),
+        })
+    }
+
+    /// How a model writes answers that was trained on this template.
+    pub fn answer_format(&self) -> &AnswerFormat {
+        &self.format
     }
 
     /// Compiles the model's own template, or ChatML if it has none but its vocabulary is ChatML's.

@@ -1,6 +1,6 @@
 //! A chat answer as events.
 
-use paceline_coordinator::{Finished, TokenUpdate};
+use paceline_coordinator::{Finished, Reuse, TokenUpdate};
 use serde::Serialize;
 
 use super::Reply;
@@ -66,7 +66,7 @@ impl ChatEvents {
 }
 
 impl EventWriter for ChatEvents {
-    fn start(&mut self, events: &mut Events) {
+    fn start(&mut self, _reuse: Reuse, events: &mut Events) {
         for index in 0..self.reply.delivery.choices {
             let delta = Delta { role: Some("assistant"), content: Some("") };
             let prompt_token_ids = self.reply.prompt_token_ids();

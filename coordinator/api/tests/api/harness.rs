@@ -98,7 +98,12 @@ pub(crate) fn tokens_of(text: &str) -> Vec<TokenUpdate> {
     for character in text.chars() {
         let mut buffer = [0; 4];
         for byte in character.encode_utf8(&mut buffer).bytes() {
-            updates.push(TokenUpdate { token: u32::from(byte), text: String::new(), logprobs: None });
+            updates.push(TokenUpdate {
+                token: u32::from(byte),
+                text: String::new(),
+                marks: Vec::new(),
+                logprobs: None,
+            });
         }
         updates.last_mut().unwrap().text = character.to_string();
     }
@@ -125,6 +130,7 @@ pub(crate) fn finished(reason: FinishReason, prompt_tokens: usize, completion_to
     Update::Finished(Finished {
         reason,
         text: String::new(),
+        marks: Vec::new(),
         usage: Usage { prompt_tokens, completion_tokens, cached_tokens: 2 },
         reuse: known(),
         timings: Timings {
