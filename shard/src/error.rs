@@ -9,6 +9,9 @@ pub enum Error {
     /// The device could not do it.
     #[error(transparent)]
     Device(#[from] paceline_compute::Error),
+    /// A draft model that cannot be used.
+    #[error(transparent)]
+    Model(#[from] paceline_model::Error),
     /// The link could not do it.
     #[error(transparent)]
     Link(#[from] paceline_transport::Error),

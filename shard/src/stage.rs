@@ -8,9 +8,14 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use paceline_compute::LoadedStage;
 use paceline_compute::device::{ChunkRows, StepInputs};
-use paceline_proto::{Chunk, ChunkInput, Epoch, Frame, Operation, Payload, Step, StepDone, StepId, Wanted};
+use paceline_proto::{
+    Chunk, ChunkInput, ChunkResult, Epoch, Frame, Operation, Payload, Step, StepDone, StepId, Wanted,
+};
+
+use tracing::warn;
 
 use crate::checks::check_chunks;
+use crate::drafts::Drafter;
 use crate::feedback::Feedback;
 use crate::open_sessions::OpenSessions;
 use crate::rows::Rows;
@@ -52,6 +57,8 @@ pub struct Stage {
     sessions: SessionTable,
     open: OpenSessions,
     tail: Tail,
+    /// What makes drafts, at a tail that has a draft model.
+    drafter: Option<Drafter>,
     feedback: Feedback,
     next: StepId,
     rows: Rows,
@@ -123,6 +130,7 @@ impl Stage {
             sessions,
             open,
             tail,
+            drafter: None,
             feedback,
             next: StepId(0),
             rows,
@@ -130,6 +138,23 @@ impl Stage {
             failed: false,
             staging: None,
         }
+    }
+
+    /// The same stage, a tail, with a draft model that has run nothing yet. The tail's program must have
+    /// [`features`](paceline_compute::program::Program::features).
+    ///
+    /// # Errors
+    /// When this is not the tail, or its program has no features.
+    pub fn with_drafter(self, drafter: Drafter) -> Result<Self> {
+        if !self.place.last || self.loaded.program().features.is_none() {
+            return Err(Error::NotTail);
+        }
+        Ok(Self { drafter: Some(drafter), ..self })
+    }
+
+    /// Does it make drafts?
+    pub fn has_drafter(&self) -> bool {
+        self.drafter.is_some()
     }
 
     /// Where it stands.
@@ -206,6 +231,9 @@ impl Stage {
     fn apply(&mut self, operation: &Operation) -> Result<()> {
         if let Some(work) = self.sessions.apply(operation)? {
             self.loaded.apply(work)?;
+            if let Some(drafter) = &mut self.drafter {
+                drafter.apply(work)?;
+            }
         }
         match operation {
             Operation::Open { session, sampling, generated_from, reused, .. } => {
@@ -291,10 +319,30 @@ impl Stage {
 
     fn finish(&mut self, frame: Frame) -> Result<Passed> {
         let Step { epoch, id, chunks, .. } = &frame.step;
-        let results = self.tail.results(self.loaded.as_mut(), *id, chunks, &mut self.feedback)?;
+        let mut results = self.tail.results(self.loaded.as_mut(), *id, chunks, &mut self.feedback)?;
+        if let Err(error) = self.draft(chunks, &mut results) {
+            warn!(%error, "the draft model fails: it goes on without drafts");
+            self.drafter = None;
+        }
         let mut times = frame.times;
         times.push(self.watch.time(self.feedback.take_waited(), 0));
         Ok(Passed::Done(StepDone { epoch: *epoch, step: *id, results, times }))
+    }
+}
+
+impl Stage {
+    /// Lets the draft model, if there is one, read what the step has made certain and guess on.
+    fn draft(&mut self, chunks: &[Chunk], results: &mut [ChunkResult]) -> Result<()> {
+        let (Some(drafter), Some(features)) = (&mut self.drafter, self.loaded.program().features) else {
+            return Ok(());
+        };
+        let rows = self.rows.positions.len();
+        if rows == 0 {
+            return Ok(());
+        }
+        let values = self.rows.stream(rows * self.loaded.program().width(features));
+        self.loaded.read(features, 0..rows, values)?;
+        drafter.follow(values, chunks, results, &self.sessions)
     }
 }
 

@@ -233,3 +233,6 @@ fn wanted_rows(chunk: &Chunk) -> u32 {
 fn count(rows: usize) -> u32 {
     u32::try_from(rows).expect("a chunk has some thousand rows")
 }
+
+#[cfg(test)]
+mod tests;

@@ -11,6 +11,8 @@ pub(crate) struct Checks {
     vocabulary: Option<usize>,
     /// Values of a row that comes as a vector.
     vector: usize,
+    /// Are vectors rows in place of tokens? Else every row has one beside its token, if it has a token.
+    embeds: bool,
     has_caches: bool,
     has_states: bool,
     /// The step that last wrote each page, each slot, and each log.
@@ -32,6 +34,7 @@ impl Checks {
             memory: *memory,
             vocabulary,
             vector: entry.map_or(0, |buffer| program.width(buffer)),
+            embeds: program.embeds,
             has_caches: !program.caches.is_empty(),
             has_states: !program.states.is_empty(),
             page_marks: marks(memory.pages)?,
@@ -71,6 +74,10 @@ impl Checks {
             return equal("values in vectors", inputs.vectors.len(), inputs.rows() * self.vector);
         };
         equal("tokens", inputs.tokens.len(), inputs.rows())?;
+        if !self.embeds {
+            equal("values in vectors", inputs.vectors.len(), inputs.rows() * self.vector)?;
+            return inputs.tokens.iter().try_for_each(|token| exists("token", *token as usize, vocabulary));
+        }
         let mut vectors = 0;
         for token in inputs.tokens {
             match *token {
