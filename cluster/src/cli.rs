@@ -3,6 +3,7 @@
 mod api;
 mod cache;
 mod cluster;
+mod draft;
 mod eval;
 mod scale;
 mod simulate;
@@ -18,6 +19,7 @@ use paceline_gguf::KvType;
 pub(crate) use api::ApiArgs;
 pub(crate) use cache::{CacheAction, CacheArgs};
 pub(crate) use cluster::{CoordinatorArgs, LinkChoice, ShardArgs, TokenArgs, TokenCommand};
+pub(crate) use draft::DraftArgs;
 pub(crate) use eval::{EvalArgs, EvalCommand, EvalKvArgs, PerplexityArgs, ReadingArgs, SelfcheckArgs};
 pub(crate) use scale::{DrainArgs, RebalanceArgs, ScaleArgs, ServiceArgs};
 pub(crate) use simulate::{HardwareArgs, PlacesArgs, SimulateArgs};
@@ -182,6 +184,8 @@ pub(crate) struct LayoutArgs {
     /// as much as the keys and values of all sessions].
     #[arg(long, value_name = "SIZE")]
     pub(crate) cache_ram: Option<CacheRam>,
+    #[command(flatten)]
+    pub(crate) draft: DraftArgs,
     /// Refused: there is nothing like it here.
     #[arg(long, hide = true, value_parser = no_cache_reuse, num_args = 0..=1, default_missing_value = "")]
     pub(crate) cache_reuse: Option<Infallible>,

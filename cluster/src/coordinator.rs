@@ -186,7 +186,7 @@ fn text_side(arguments: &CoordinatorArgs, gguf: &Arc<Gguf>) -> Result<Service> {
     let template = row::chat_template(gguf, template.as_deref(), &tokenizer)?;
     let names =
         if arguments.api.alias.is_empty() { vec![model::name(&arguments.model)] } else { arguments.api.alias.clone() };
-    let model = row::model_card(gguf, &names, tokenizer.vocabulary_size())?;
+    let model = row::model_card(gguf, &names, tokenizer.vocabulary_size(), arguments.layout.draft.settings()?)?;
     Ok(Service { model, tokenizer, template })
 }
 

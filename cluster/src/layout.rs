@@ -32,14 +32,15 @@ pub(crate) fn plan(
     let placement = placement(gguf, model, layout, prefill_rows, None)?;
     let limits = limits(&placement, prefill_rows);
     limits.check()?;
-    let Placement { page_tokens, pages, slots, key_type, value_type, step_rows, step_wanted, .. } = placement;
-    let logs = LogSpec::NONE;
+    let Placement { page_tokens, pages, slots, key_type, value_type, step_rows, step_wanted, logs, .. } = placement;
+    let logs = LogSpec { sessions: logs.sessions, tokens: logs.tokens };
     let memory =
         MemorySpec { page_tokens, pages, slots, key_type, value_type, rows: step_rows, wanted: step_wanted, logs };
     Ok(Plan {
         model: gguf.clone(),
         names: vec![model::name(model)],
         overrides: model::overrides(model),
+        drafts: layout.draft.settings()?,
         placement,
         limits,
         memory,
@@ -52,11 +53,12 @@ pub(crate) fn plan(
 
 /// The bounds of a row that is laid out so.
 pub(crate) fn limits(placement: &Placement, prefill_rows: Option<usize>) -> Limits {
-    let Placement { sessions, pages, page_tokens, context, step_rows, step_wanted, .. } = *placement;
+    let Placement { sessions, pages, page_tokens, context, step_rows, step_wanted, logs, .. } = *placement;
     let usual = Limits::new(placement.stages.len(), sessions, pages, page_tokens, context);
     let (prefill_rows, snapshots) = (prefill_rows.unwrap_or(usual.prefill_rows), placement.cache.snapshots);
     let has_states = placement.state_per_session > 0;
-    Limits { step_rows, step_wanted, prefill_rows, snapshots, has_states, ..usual }
+    let (log_sessions, log_tokens) = (logs.sessions, logs.tokens);
+    Limits { step_rows, step_wanted, prefill_rows, snapshots, has_states, log_sessions, log_tokens, ..usual }
 }
 
 /// Where the layers go, in `memory` bytes or in what this host has free.
@@ -98,7 +100,7 @@ pub(crate) fn wishes(
     wishes.key_type = layout.key_type();
     wishes.value_type = layout.value_type();
     wishes.scaled_rope = model.yarn_factor.is_some() || model.rope_freq_base.is_some();
-    Ok(wishes)
+    Ok(wishes.with_drafts(layout.draft.settings()?.most))
 }
 
 /// The text of the chat template that replaces the model's.

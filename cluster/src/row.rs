@@ -13,6 +13,7 @@ use paceline_coordinator::actor::Control;
 use paceline_coordinator::placement::{MemoryBytes, StageMemory};
 use paceline_coordinator::{Engine, LinkCard, ModelCard, Placed, Service, Shards, StageCard};
 use paceline_core::Limits;
+use paceline_core::drafts::DraftSettings;
 use paceline_core::planner::{Memory, Placement, StagePlan};
 use paceline_gguf::{Gguf, ModelShape};
 use paceline_model::{Overrides, StageLayers};
@@ -40,6 +41,8 @@ pub(crate) struct Plan {
     pub(crate) names: Vec<String>,
     /// What the command line changes of its settings.
     pub(crate) overrides: Overrides,
+    /// Which drafts sessions have.
+    pub(crate) drafts: DraftSettings,
     /// Which layers go where.
     pub(crate) placement: Placement,
     /// Every bound.
@@ -224,7 +227,7 @@ impl Loaded {
     /// Starts everything; to be called inside a running actix system.
     pub(crate) fn start(self) -> Result<Running> {
         let Loaded { plan, stages, tokenizer, template, cards } = self;
-        let model = model_card(&plan.model, &plan.names, tokenizer.vocabulary_size())?;
+        let model = model_card(&plan.model, &plan.names, tokenizer.vocabulary_size(), plan.drafts)?;
         let credits = plan.limits.credits;
         // Every stage may say once that it failed, beside the results of all credits.
         let (replies, from_row) = local::replies(credits + stages.len());
@@ -285,7 +288,12 @@ fn stage_card(plan: &Plan, index: usize, loaded: &LoadedAs) -> StageCard {
 }
 
 /// What clients may know of a model. Its context and its stages come with the placement.
-pub(crate) fn model_card(model: &Gguf, names: &[String], vocabulary: usize) -> Result<ModelCard> {
+pub(crate) fn model_card(
+    model: &Gguf,
+    names: &[String],
+    vocabulary: usize,
+    drafts: DraftSettings,
+) -> Result<ModelCard> {
     let shape = ModelShape::read(model)?;
     let (id, aliases) = names.split_first().context("a model needs a name")?;
     ensure!(vocabulary > 0, "the model's vocabulary is empty");
@@ -301,6 +309,7 @@ pub(crate) fn model_card(model: &Gguf, names: &[String], vocabulary: usize) -> R
         parameters: shape.total().parameters,
         file_bytes: model.file_bytes(),
         stages: 0,
+        drafts,
     })
 }
 

@@ -174,8 +174,8 @@ impl CoordinatorActor {
                 self.tell(session, SessionEvent::Interrupted)
             }
             Action::Paused { session } => self.tell(session, SessionEvent::Interrupted),
-            Action::Outcome { session, outcome, position } => {
-                self.tell(session, SessionEvent::Outcome { outcome, position })
+            Action::Outcome { session, outcome, position, drafts } => {
+                self.tell(session, SessionEvent::Outcome { outcome, position, drafts })
             }
             Action::Refused { session, refusal } => {
                 let failed = self.tell(session, SessionEvent::Refused(refusal));
@@ -280,6 +280,7 @@ impl CoordinatorActor {
             prompt: request.prompt,
             boundaries: request.boundaries,
             sampling: request.sampling,
+            drafts: self.card.borrow().drafts,
             goal,
         });
         Ok(SessionActor {

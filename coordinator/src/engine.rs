@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+pub use paceline_core::drafts::DraftSettings;
 pub use paceline_core::reuse::{Missed, Reuse, Tier};
 pub use paceline_core::session::Usage;
 use paceline_proto::{Logprobs, SamplingSettings, SessionId};
@@ -36,6 +37,8 @@ pub struct ModelCard {
     pub file_bytes: u64,
     /// Stages it runs on.
     pub stages: usize,
+    /// Which drafts its sessions may have.
+    pub drafts: DraftSettings,
 }
 
 /// What is wanted of a prompt.

@@ -51,11 +51,28 @@ pub struct Status {
     pub decode_tokens: u64,
     /// Steps sent.
     pub steps: u64,
+    /// What became of guesses at tokens.
+    #[serde(default)]
+    pub drafts: DraftStatus,
     /// What is remembered, and what that saved.
     #[serde(default)]
     pub cache: CacheStatus,
     /// The stages, in row order.
     pub stages: Vec<StageStatus>,
+}
+
+/// What became of guesses at the tokens that follow.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct DraftStatus {
+    /// Guesses that were run.
+    pub run: u64,
+    /// Of these, guesses that were right.
+    pub accepted: u64,
+    /// Guesses that were offered and not run, because that would not have paid or there was no room.
+    pub declined: u64,
+    /// Chunks with guesses.
+    pub chunks: u64,
 }
 
 /// What is remembered of prompts and answers, and what that saved. All of it is on the stages' devices.
@@ -133,6 +150,13 @@ pub struct StageStatus {
     pub sent_bytes: u64,
 }
 
+impl DraftStatus {
+    fn of(counts: &coordinator::SpeculationCounts) -> Self {
+        let coordinator::SpeculationCounts { drafts, accepted, chunks, declined } = *counts;
+        Self { run: drafts, accepted, declined, chunks }
+    }
+}
+
 impl Status {
     /// The core's figures and the stages' cards together.
     pub(crate) fn new(core: coordinator::Status, cards: &[StageCard]) -> Self {
@@ -166,6 +190,7 @@ impl Status {
             prefill_tokens: core.prefill_tokens,
             decode_tokens: core.decode_tokens,
             steps: core.steps,
+            drafts: DraftStatus::of(&core.speculation),
             cache,
             stages: stages.collect(),
         }

@@ -8,11 +8,12 @@ use std::time::Duration;
 use paceline_compute::cpu::CpuDevice;
 use paceline_compute::device::{Device, LogSpec, MemorySpec};
 use paceline_core::coordinator::{Action, Event, Status};
+use paceline_core::drafts::{Draft, DraftSettings};
 use paceline_core::session::{Action as SessionAction, Event as SessionEvent, Finish, Goal, Request, TokenGoal};
 use paceline_core::{Coordinator, Limits, Session};
 use paceline_gguf::{Gguf, KvType, ModelShape};
 use paceline_model::StageLayers;
-use paceline_proto::{Epoch, Frame, Payload, Reply, SamplingSettings, SessionId, Step, StepDone, Wanted};
+use paceline_proto::{Chunk, ChunkResult, Epoch, Frame, Payload, Reply, SamplingSettings, SessionId, Step, StepDone};
 use paceline_shard::{Feedback, Passed, Place, Stage, feedback};
 use uuid::Uuid;
 
@@ -43,7 +44,12 @@ pub struct RowLayout {
     pub snapshot_stride: usize,
     /// How keys and values are stored.
     pub key_value_type: KvType,
+    /// Drafts of a session at once, from [`Row::guesses`]; two sessions may have some.
+    pub drafts: usize,
 }
+
+/// Says what a session may get next, when it has so many tokens of its answer.
+pub type Guesses = Box<dyn FnMut(SessionId, usize) -> Vec<Draft>>;
 
 impl Default for RowLayout {
     fn default() -> Self {
@@ -59,6 +65,7 @@ impl Default for RowLayout {
             snapshots: 0,
             snapshot_stride: 64,
             key_value_type: KvType::F16,
+            drafts: 0,
         }
     }
 }
@@ -69,7 +76,11 @@ impl RowLayout {
         let page_tokens = 16;
         let all = self.slots * self.context.div_ceil(page_tokens);
         let pages = self.kv_tokens.map_or(all, |tokens| tokens.div_ceil(page_tokens));
+        let usual = Limits::new(self.shards, self.slots, pages, page_tokens, self.context);
         Limits {
+            log_sessions: self.slots.min(2),
+            log_tokens: self.drafts,
+            step_wanted: usual.step_wanted + 2 * self.drafts,
             run_ahead: self.run_ahead,
             prefill_rows: self.prefill_rows,
             growth_tokens: self.growth_tokens,
@@ -77,7 +88,7 @@ impl RowLayout {
             snapshots: if self.caches { self.snapshots } else { 0 },
             has_states: !self.caches || shape.state_bytes(0..shape.layers.len()) > 0,
             snapshot_stride: self.snapshot_stride,
-            ..Limits::new(self.shards, self.slots, pages, page_tokens, self.context)
+            ..usual
         }
     }
 
@@ -90,7 +101,7 @@ impl RowLayout {
             value_type: self.key_value_type,
             rows: limits.step_rows,
             wanted: limits.step_wanted,
-            logs: LogSpec::NONE,
+            logs: LogSpec { sessions: limits.log_sessions, tokens: limits.log_tokens },
         }
     }
 }
@@ -125,6 +136,8 @@ pub struct Row {
     is_told: bool,
     now: Duration,
     context: usize,
+    /// What sessions think comes next, instead of what they find in their texts.
+    pub guesses: Option<Guesses>,
     /// Chunks that were voided by a cancel.
     pub void_chunks: usize,
 }
@@ -147,6 +160,7 @@ impl Row {
             is_told: false,
             now: Duration::ZERO,
             context: layout.context,
+            guesses: None,
             void_chunks: 0,
         }
     }
@@ -173,7 +187,13 @@ impl Row {
             max_tokens: Some(tokens),
             context: self.context,
         });
-        let core = Session::new(Request { prompt: prompt.to_vec(), boundaries: boundaries.to_vec(), sampling, goal });
+        let core = Session::new(Request {
+            prompt: prompt.to_vec(),
+            boundaries: boundaries.to_vec(),
+            sampling,
+            drafts: DraftSettings::NONE,
+            goal,
+        });
         self.talks.insert(id, Talk { core, prompt_tokens: prompt.len(), answer: Answer::default() });
         self.tell(id, SessionEvent::Begin);
         id
@@ -270,7 +290,9 @@ impl Row {
             let step = received.step.clone();
             match stage.run(received).expect("the stage runs") {
                 Passed::On(next) => frame = next,
-                Passed::Done(done) => {
+                Passed::Done(mut done) => {
+                    // How many drafts pay must not depend on how busy the machine is.
+                    done.times.iter_mut().for_each(|time| time.busy = 1000);
                     let logits = stage.logits().expect("the tail has logits");
                     self.keep_logits(&step, &done, &logits);
                     match Reply::decode(&Reply::Done(done).encode()).expect("results survive the wire") {
@@ -285,23 +307,32 @@ impl Row {
 
     fn keep_logits(&mut self, step: &Step, done: &StepDone, logits: &[f32]) {
         use paceline_proto::Outcome;
-        let sampled = |outcome: &Outcome| matches!(outcome, Outcome::Sampled(_));
         self.void_chunks += done.results.iter().filter(|result| result.outcome == Outcome::Void).count();
-        let wanted = step
-            .chunks
-            .iter()
-            .zip(&done.results)
-            .filter(|(chunk, result)| chunk.wanted == Wanted::Sample && sampled(&result.outcome));
-        let rows = wanted.clone().count();
-        for ((chunk, _), row) in wanted.zip(logits.chunks_exact((logits.len() / rows.max(1)).max(1))) {
-            let Some(Talk { prompt_tokens, answer, .. }) = self.talks.get_mut(&chunk.session) else { continue };
-            let bits: Vec<u32> = row.iter().copied().map(f32::to_bits).collect();
-            let place = chunk.start as usize + chunk.input.rows() - *prompt_tokens;
-            match answer.logits.get(place) {
-                Some(before) => {
-                    assert!(*before == bits, "token {place} of {} is computed again otherwise", chunk.session);
+        // Of each chunk: how many rows of logits it has, and of how many the token was taken.
+        let rows_of = |(chunk, result): &(&Chunk, &ChunkResult)| match &result.outcome {
+            Outcome::Sampled(_) => (1, 1),
+            Outcome::Verified(verified) => (chunk.wanted.wanted_rows(chunk.input.rows()), verified.tokens.len()),
+            _ => (0, 0),
+        };
+        let chunks: Vec<_> = step.chunks.iter().zip(&done.results).collect();
+        let rows: usize = chunks.iter().map(|chunk| rows_of(chunk).0).sum();
+        let mut rows_of_logits = logits.chunks_exact((logits.len() / rows.max(1)).max(1));
+        for (chunk, result) in chunks {
+            let (wanted, taken) = rows_of(&(chunk, result));
+            let end = chunk.start as usize + chunk.input.rows() + 1;
+            for (row, logits) in rows_of_logits.by_ref().take(wanted).enumerate() {
+                let Some(Talk { prompt_tokens, answer, .. }) = self.talks.get_mut(&chunk.session) else { continue };
+                if row >= taken {
+                    continue;
                 }
-                None => answer.logits.push(bits),
+                let bits: Vec<u32> = logits.iter().copied().map(f32::to_bits).collect();
+                let place = end - wanted + row - *prompt_tokens;
+                match answer.logits.get(place) {
+                    Some(before) => {
+                        assert!(*before == bits, "token {place} of {} is computed again otherwise", chunk.session);
+                    }
+                    None => answer.logits.push(bits),
+                }
             }
         }
     }
@@ -329,8 +360,8 @@ impl Row {
                 Action::Interrupted { session } | Action::Paused { session } => {
                     self.tell(session, SessionEvent::Interrupted);
                 }
-                Action::Outcome { session, outcome, position } => {
-                    self.tell(session, SessionEvent::Outcome { outcome, position });
+                Action::Outcome { session, outcome, position, drafts } => {
+                    self.tell(session, SessionEvent::Outcome { outcome, position, drafts });
                 }
                 Action::Refused { session, refusal } => self.tell(session, SessionEvent::Refused(refusal)),
                 Action::Lost { session, loss } => self.tell(session, SessionEvent::Lost(loss)),
@@ -350,7 +381,11 @@ impl Row {
         for action in actions {
             match action {
                 SessionAction::Open(opening) => self.on(Event::Open { session, opening }),
-                SessionAction::Want(wish) => self.on(Event::Want { session, wish }),
+                SessionAction::Want(mut wish) => {
+                    let got = self.talks[&session].answer.tokens.len();
+                    wish.drafts = self.guesses.as_mut().map_or_else(Vec::new, |guesses| guesses(session, got));
+                    self.on(Event::Want { session, wish });
+                }
                 SessionAction::Leave => self.on(Event::Leave { session }),
                 SessionAction::Emit(sampled) => self.answer_mut(session).tokens.push(sampled.token),
                 SessionAction::Vector(_) => unreachable!("nobody wants vectors here"),

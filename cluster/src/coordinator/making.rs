@@ -160,7 +160,8 @@ impl Making {
     }
 
     fn memory(&self) -> Memory {
-        let Placement { page_tokens, pages, slots, key_type, value_type, step_rows, step_wanted, .. } = &self.placement;
+        let Placement { page_tokens, pages, slots, key_type, value_type, step_rows, step_wanted, logs, .. } =
+            &self.placement;
         Memory {
             page_tokens: *page_tokens as u64,
             pages: *pages as u64,
@@ -169,7 +170,8 @@ impl Making {
             value_type: value_type.to_string(),
             rows: *step_rows as u64,
             wanted: *step_wanted as u64,
-            ..Memory::default()
+            log_sessions: logs.sessions as u64,
+            log_tokens: logs.tokens as u64,
         }
     }
 

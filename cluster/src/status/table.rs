@@ -3,7 +3,7 @@
 use std::fmt::Write;
 
 use paceline_api::ClusterCard;
-use paceline_coordinator::{LinkCard, StageStatus, Status};
+use paceline_coordinator::{DraftStatus, LinkCard, StageStatus, Status};
 
 use super::View;
 use super::rates::StageRates;
@@ -106,13 +106,20 @@ pub(crate) fn summary(view: &View) -> [String; 3] {
             status.credits
         ),
         format!(
-            "tokens/s: answers {}, prompts {} · steps/s {} · waiting for a credit {}",
+            "tokens/s: answers {}, prompts {} · steps/s {} · waiting for a credit {} · drafts right {}",
             rate(rates.map(|rates| rates.decode_tokens)),
             rate(rates.map(|rates| rates.prefill_tokens)),
             rate(rates.map(|rates| rates.steps)),
-            rates.map_or_else(|| UNKNOWN.to_owned(), |rates| percent(rates.credit_wait))
+            rates.map_or_else(|| UNKNOWN.to_owned(), |rates| percent(rates.credit_wait)),
+            accepted(status)
         ),
     ]
+}
+
+/// The part of the drafts that was right since the program's start, and how many there were.
+fn accepted(status: &Status) -> String {
+    let DraftStatus { run, accepted, .. } = status.drafts;
+    if run == 0 { UNKNOWN.to_owned() } else { format!("{} of {run}", percent(accepted as f64 / run as f64)) }
 }
 
 /// Whether requests are served.

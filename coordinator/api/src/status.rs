@@ -132,6 +132,10 @@ fn measure(status: &Status) {
     counter!("paceline_steps_total").absolute(status.steps);
     counter!("paceline_sessions_admitted_total").absolute(status.admitted);
     counter!("paceline_sessions_paused_total").absolute(status.pauses);
+    counter!("paceline_drafts_total").absolute(status.drafts.run);
+    counter!("paceline_drafts_accepted_total").absolute(status.drafts.accepted);
+    counter!("paceline_drafts_declined_total").absolute(status.drafts.declined);
+    counter!("paceline_draft_chunks_total").absolute(status.drafts.chunks);
     measure_cache(&status.cache);
 }
 

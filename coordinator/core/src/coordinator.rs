@@ -6,7 +6,7 @@
 //! ends it, wherever it is. `coordinator/compose.rs` says how a step's chunks are chosen, `coordinator/caching.rs` how
 //! sessions use what others have computed and leave what they have, `coordinator/positions.rs` where states are kept,
 //! `coordinator/following.rs` how those who begin alike wait for the first, `coordinator/growing.rs` how sessions get
-//! pages as they grow, `coordinator/running.rs` how run-ahead works, `coordinator/restoring.rs` how sessions outlive their row, `coordinator/switching.rs` how another
+//! pages as they grow, `coordinator/running.rs` how run-ahead works, `coordinator/speculation.rs` how drafts are run, `coordinator/restoring.rs` how sessions outlive their row, `coordinator/switching.rs` how another
 //! row takes over while they run.
 
 mod admission;
@@ -21,6 +21,7 @@ mod pace;
 mod positions;
 mod restoring;
 mod running;
+mod speculation;
 mod status;
 mod switching;
 #[cfg(test)]
@@ -36,8 +37,10 @@ pub use admission::Refusal;
 pub use keeping::{Forgotten, PinRefusal};
 pub use loss::Loss;
 pub use running::Misuse;
+pub use speculation::SpeculationCounts;
 pub use status::{Accounts, CacheCounts, StageTotals, Status};
 
+use crate::drafts::{Draft, Proposals};
 use crate::limits::Limits;
 use crate::pages::PagePool;
 use crate::prefix::PrefixIndex;
@@ -47,6 +50,7 @@ use admission::Waiting;
 use compose::InFlight;
 use pace::Pace;
 use running::Running;
+use speculation::Probes;
 use switching::Hold;
 
 /// What the coordinator is told.
@@ -158,8 +162,10 @@ pub enum Action {
         session: SessionId,
         /// What came out.
         outcome: Outcome,
-        /// How many of the session's tokens are now run: the place of a sampled token.
+        /// How many of the session's tokens are now run: the place of a sampled token, of several of the last one.
         position: usize,
+        /// How many drafts the chunk had.
+        drafts: usize,
     },
     /// Tell the stages that nobody waits for the session's chunks in flight.
     Cancel {
@@ -205,6 +211,18 @@ pub struct Wish {
     pub input: Input,
     /// What is wanted of the last row.
     pub wanted: Wanted,
+    /// Guesses at the tokens behind these, in order. As many of them are run along as pay. Only with tokens of which the
+    /// next one is wanted.
+    pub drafts: Vec<Draft>,
+    /// Guesses that the tail is to make behind the last token that it samples.
+    pub proposals: Proposals,
+}
+
+impl Wish {
+    /// Without any guesses.
+    pub fn new(input: Input, wanted: Wanted) -> Self {
+        Self { input, wanted, drafts: Vec::new(), proposals: Proposals::default() }
+    }
 }
 
 /// Rows to run.
@@ -245,7 +263,7 @@ pub struct Coordinator {
     /// Sessions that arrived.
     arrivals: u64,
     running: BTreeMap<SessionId, Running>,
-    /// Sessions that left, and whose last row is under way.
+    /// Sessions that left, and whose last row is under way or about to be.
     lingering: BTreeMap<SessionId, Running>,
     /// What the row's memory knows beyond the sessions that run.
     index: PrefixIndex,
@@ -258,6 +276,7 @@ pub struct Coordinator {
     /// When a step last came back, or was sent while none was in flight.
     moved: Duration,
     pace: Pace,
+    probes: Probes,
     hold: Hold,
     /// Why nothing can run until a new placement is in force.
     broken: Option<Loss>,
@@ -286,6 +305,7 @@ impl Coordinator {
             steps: VecDeque::new(),
             moved: Duration::ZERO,
             pace: Pace::default(),
+            probes: Probes::default(),
             hold: Hold::No,
             broken: None,
             counts: status::Counts::default(),
@@ -374,17 +394,19 @@ impl Coordinator {
             return self.fail(Loss::Results { step: step.id }, now, actions);
         }
         self.pace.observe(step.prefill_rows, step.decode_rows, &done.times);
+        self.pace.observe_round(step.alone_since.filter(|_| step.prefill_rows == 0), now, &done.times);
         self.counts.count_times(self.limits.stages, &done.times);
         for (chunk, result) in step.chunks.into_iter().zip(done.results) {
             let session = chunk.session;
             if let Some(running) = self.running.get_mut(&session) {
-                let came = running.came_back(step.id, chunk.end, result.outcome);
+                self.counts.speculation.count(&chunk, &result.outcome);
+                let came = running.came_back(step.id, &chunk, result.outcome);
                 self.learn(session);
                 if let Some(came) = came {
                     self.deliver(session, came, now, actions);
                 }
             } else if let Some(mut running) = self.lingering.remove(&session) {
-                running.came_back(step.id, chunk.end, result.outcome);
+                running.came_back(step.id, &chunk, result.outcome);
                 self.closes.push(Operation::Close { session });
                 self.shelve(running);
             }
@@ -394,13 +416,14 @@ impl Coordinator {
     fn deliver(&mut self, session: SessionId, came: running::Came, now: Duration, actions: &mut Vec<Action>) {
         match came.outcome {
             Outcome::Failed(reason) => return self.lose(session, Loss::Session { reason }, actions),
-            Outcome::Sampled(_) => {
+            Outcome::Sampled(_) | Outcome::Verified(_) => {
                 self.running.get_mut(&session).expect("outcomes belong to running sessions").expect_answer(now);
                 self.unanswered.insert((now, session));
             }
             _ => {}
         }
-        actions.push(Action::Outcome { session, outcome: came.outcome, position: came.position });
+        let running::Came { outcome, position, drafts } = came;
+        actions.push(Action::Outcome { session, outcome, position, drafts });
     }
 
     fn leave(&mut self, session: SessionId, actions: &mut Vec<Action>) {
@@ -423,11 +446,11 @@ impl Coordinator {
             self.waiting.remove(&number);
             return true;
         }
-        let Some(running) = self.running.remove(&session) else { return false };
+        let Some(mut running) = self.running.remove(&session) else { return false };
         if let Some(since) = running.unanswered_since() {
             self.unanswered.remove(&(since, session));
         }
-        if self.lingers(session, &running) {
+        if self.lingers(session, &running) || self.settles(session, &mut running) {
             self.lingering.insert(session, running);
             return true;
         }

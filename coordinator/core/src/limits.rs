@@ -79,6 +79,10 @@ pub struct Limits {
     pub step_rows: usize,
     /// Rows of a step of which a token or a vector is wanted: the tail's logits hold as many.
     pub step_wanted: usize,
+    /// Sessions that may have uncertain tokens at once; with 0 no drafts are run.
+    pub log_sessions: usize,
+    /// Uncertain tokens that a session may have: the stages' logs hold as many.
+    pub log_tokens: usize,
     /// Steps in flight: every link holds at least as many frames, so that no send in the ring ever waits.
     pub credits: usize,
     /// Rows of prompt in a step while nobody decodes.
@@ -125,6 +129,8 @@ impl Limits {
             step_deadline: Some(STEP_DEADLINE),
             step_rows: PREFILL_ROWS + slots,
             step_wanted: slots + 1,
+            log_sessions: 0,
+            log_tokens: 0,
             credits: CREDITS_PER_STAGE * stages,
             prefill_rows: PREFILL_ROWS,
             prefill_percent: PREFILL_PERCENT,
@@ -161,7 +167,8 @@ impl Limits {
     pub fn same_memory(&self, other: &Self) -> bool {
         let states = |limits: &Self| (limits.slots, limits.snapshots, limits.has_states);
         let memory = |limits: &Self| (limits.pages, limits.page_tokens, limits.context);
-        states(self) == states(other) && memory(self) == memory(other)
+        let logs = |limits: &Self| (limits.log_sessions, limits.log_tokens);
+        states(self) == states(other) && memory(self) == memory(other) && logs(self) == logs(other)
     }
 
     /// Whether anything can be reused when its session is over.

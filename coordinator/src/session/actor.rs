@@ -136,9 +136,18 @@ impl SessionActor {
         }
     }
 
-    /// A stop string is complete: the core hears of it before anything that it wanted after this token is done.
+    /// A stop string is complete: the core hears of it before anything that it wanted after this token is done. Tokens that
+    /// came together with this one are not part of the answer, nor is an end among them.
     fn end_here(&mut self, actions: &mut VecDeque<Action>) {
-        actions.retain(|action| !matches!(action, Action::Want(_)));
+        let came_more = actions.iter().any(|action| matches!(action, Action::Emit(_)));
+        actions.retain(|action| !matches!(action, Action::Want(_) | Action::Emit(_)));
+        for action in actions.iter_mut() {
+            if let Action::Finish(finish) = action
+                && (came_more || finish.end_token.is_some())
+            {
+                *finish = finish.clone().stopped(self.tokens);
+            }
+        }
         let mut rest = Vec::new();
         self.core.on(Event::Stopped { tokens: self.tokens }, &mut rest);
         actions.extend(rest);

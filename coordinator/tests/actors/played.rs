@@ -4,7 +4,7 @@ use std::path::Path;
 use std::sync::{Arc, Mutex};
 
 use paceline_coordinator::actor::{Control, start};
-use paceline_coordinator::{Engine, Generate, ModelCard, Placed, Service, Shards, StageCard};
+use paceline_coordinator::{DraftSettings, Engine, Generate, ModelCard, Placed, Service, Shards, StageCard};
 use paceline_core::Limits;
 use paceline_gguf::Gguf;
 use paceline_proto::{
@@ -106,6 +106,7 @@ pub(crate) fn text_side() -> Service {
         parameters: 1,
         file_bytes: 1,
         stages: 0,
+        drafts: DraftSettings::NONE,
     };
     let tokenizer = Arc::new(Tokenizer::from_gguf(&gguf).expect("a vocabulary"));
     Service { model, tokenizer, template: None }

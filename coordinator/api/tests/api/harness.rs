@@ -7,7 +7,8 @@ use std::time::Duration;
 use paceline_api::ApiConfig;
 use paceline_coordinator::testing::{Call, Played, played_engine};
 use paceline_coordinator::{
-    FinishReason, Finished, Generation, Missed, ModelCard, Reuse, Tier, Timings, TokenUpdate, Update, Usage,
+    DraftSettings, FinishReason, Finished, Generation, Missed, ModelCard, Reuse, Tier, Timings, TokenUpdate, Update,
+    Usage,
 };
 use paceline_proto::SessionId;
 use paceline_text::{ChatTemplate, TokenKind, Tokenizer, Vocabulary, VocabularyModel};
@@ -131,7 +132,7 @@ pub(crate) fn finished(reason: FinishReason, prompt_tokens: usize, completion_to
         reason,
         text: String::new(),
         marks: Vec::new(),
-        usage: Usage { prompt_tokens, completion_tokens, cached_tokens: 2 },
+        usage: Usage { prompt_tokens, completion_tokens, cached_tokens: 2, ..Usage::default() },
         reuse: known(),
         timings: Timings {
             queued: Duration::from_millis(5),
@@ -164,6 +165,7 @@ fn model_card() -> ModelCard {
         parameters: 1_000_000,
         file_bytes: 2_000_000,
         stages: 2,
+        drafts: DraftSettings::NONE,
     }
 }
 

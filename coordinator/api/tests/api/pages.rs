@@ -3,7 +3,7 @@
 use metrics_exporter_prometheus::PrometheusBuilder;
 use paceline_api::{ApiConfig, ApiKey, ApiKeys, SERVICE, StatusReport};
 use paceline_coordinator::placement::{MemoryBytes, StageMemory};
-use paceline_coordinator::{CacheStatus, FinishReason, LinkCard, StageCard, StageStatus, Status};
+use paceline_coordinator::{CacheStatus, DraftStatus, FinishReason, LinkCard, StageCard, StageStatus, Status};
 use serde_json::json;
 
 use crate::client::Client;
@@ -111,8 +111,14 @@ async fn requests_and_the_engine_are_measured() {
     // The recorder is the process's, so other tests are counted too, on other pages.
     let handle = PrometheusBuilder::new().install_recorder().unwrap();
     let mut service = Service::start(ApiConfig { metrics: Some(handle), ..ApiConfig::default() });
-    *service.played.status.lock().unwrap() =
-        Status { running: 3, decode_tokens: 77, steps: 9, cache: remembered(), ..busy_status() };
+    *service.played.status.lock().unwrap() = Status {
+        running: 3,
+        decode_tokens: 77,
+        steps: 9,
+        drafts: DraftStatus { run: 8, accepted: 5, ..DraftStatus::default() },
+        cache: remembered(),
+        ..busy_status()
+    };
     assert_eq!(service.get("/no/such/page").await.status, 404);
     let mut client = service.post("/v1/completions", r#"{"prompt": "a"}"#).await;
     answer(service.call().await, "b", FinishReason::EndToken).await;
@@ -121,6 +127,8 @@ async fn requests_and_the_engine_are_measured() {
     for line in [
         "paceline_sessions_running 3",
         "paceline_decode_tokens_total 77",
+        "paceline_drafts_total 8",
+        "paceline_drafts_accepted_total 5",
         r#"paceline_http_requests_total{endpoint="none",status="404"}"#,
         r#"paceline_http_requests_total{endpoint="/v1/completions",status="200"}"#,
         r#"paceline_http_request_seconds_count{endpoint="/v1/completions"}"#,

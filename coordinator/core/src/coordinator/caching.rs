@@ -9,7 +9,8 @@
 //! came back as computed, with its tokens known. So whoever computes the same finds it while this session still runs.
 //!
 //! *After*: its last, partly filled page enters, and its slot becomes a snapshot of all that it has run. When all that is
-//! under way is the one row that was run ahead, it lingers until that is back, since its state is not known before.
+//! under way is the one row that was run ahead, it lingers until that is back, since its state is not known before; and where
+//! tokens are uncertain on the stages, until they are not (`speculation.rs`).
 
 use std::collections::VecDeque;
 
@@ -261,7 +262,8 @@ impl Coordinator {
                 let page = running.pages().pages()[caching.depth];
                 add_page(node, behind, page, &mut self.index, &mut self.pages, &mut self.slots);
             }
-            let whole = known > 0 && known == sent && caching.verified == sent && self.limits.has_states;
+            let certain = known == sent && caching.verified == sent && running.speculation.uncertain == 0;
+            let whole = known > 0 && certain && self.limits.has_states;
             if whole && self.index.worth(node, behind) && self.room_for_snapshot() {
                 keeps_slot = true;
                 self.slots.keep();

@@ -6,6 +6,7 @@ use paceline_proto::{PageId, SessionId, StageTime};
 
 use super::Coordinator;
 use super::running::{Readiness, Running};
+use super::speculation::SpeculationCounts;
 use crate::pages::PageTable;
 use crate::prefix::PrefixCounts;
 
@@ -42,10 +43,12 @@ pub struct Status {
     pub steps: u64,
     /// Rows of prompts sent.
     pub prefill_tokens: u64,
-    /// Rows after prompts sent.
+    /// Rows after prompts sent, without drafts that were not right.
     pub decode_tokens: u64,
     /// Of those, rows sent before their token was back.
     pub run_ahead_tokens: u64,
+    /// What became of drafts.
+    pub speculation: SpeculationCounts,
     /// Results of old epochs or unknown steps.
     pub ignored_results: u64,
     /// What a row of prefill takes on the slowest stage, once known.
@@ -160,6 +163,7 @@ pub(super) struct Counts {
     pub(super) prefill_tokens: u64,
     pub(super) decode_tokens: u64,
     pub(super) run_ahead_tokens: u64,
+    pub(super) speculation: SpeculationCounts,
     pub(super) ignored_results: u64,
     /// Of the placement in force.
     pub(super) stages: Vec<StageTotals>,
@@ -211,7 +215,8 @@ impl Coordinator {
             admitted: self.counts.admitted,
             steps: self.counts.steps,
             prefill_tokens: self.counts.prefill_tokens,
-            decode_tokens: self.counts.decode_tokens,
+            decode_tokens: self.counts.decode_tokens + self.counts.speculation.accepted,
+            speculation: self.counts.speculation,
             run_ahead_tokens: self.counts.run_ahead_tokens,
             ignored_results: self.counts.ignored_results,
             micros_per_prefill_row: self.pace.micros_per_prefill_row(),

@@ -50,10 +50,11 @@ impl Coordinator {
         if self.hold != Hold::Asked || !self.steps.is_empty() {
             return;
         }
+        self.end_settling();
         if !self.closes.is_empty() {
             self.moved = now;
-            let closes_only = self.draft();
-            return actions.push(self.send(closes_only));
+            let closes_only = self.making();
+            return actions.push(self.send(closes_only, None));
         }
         self.hold = Hold::Still;
         // Who is not opened yet has nothing of its own, but may be about to read what it shares and restores from, which

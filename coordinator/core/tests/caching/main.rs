@@ -17,4 +17,5 @@ fn whatever_is_reused_is_what_would_have_been_computed() {
     println!("{all:?}");
     assert!(all.cached_tokens > 10_000 && all.evicted_pages > 500 && all.evicted_snapshots > 50, "{all:?}");
     assert!(all.failures > 5 && all.switches > 5 && all.cancelled > 50 && all.whole > 1000, "{all:?}");
+    assert!(all.drafts > 1000 && all.accepted > 500 && all.accepted < all.drafts, "{all:?}");
 }

@@ -6,6 +6,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::time::Duration;
 
 use paceline_core::coordinator::{Action, Event};
+use paceline_core::drafts::{Draft, DraftSettings};
 use paceline_core::invariants::{StepStream, SymbolicStage, accounts_balance, next_token};
 use paceline_core::session::{self, FinishReason, Goal, Request, TokenGoal};
 use paceline_core::{Coordinator, Limits, Session};
@@ -28,6 +29,8 @@ pub(crate) struct Tally {
     pub(crate) failures: u64,
     pub(crate) switches: u64,
     pub(crate) pauses: u64,
+    pub(crate) drafts: u64,
+    pub(crate) accepted: u64,
 }
 
 impl Tally {
@@ -42,6 +45,8 @@ impl Tally {
         self.failures += other.failures;
         self.switches += other.switches;
         self.pauses += other.pauses;
+        self.drafts += other.drafts;
+        self.accepted += other.accepted;
     }
 }
 
@@ -116,6 +121,9 @@ impl World {
             prefill_rows: 4 + random.below(60),
             run_ahead: random.below(2) == 0,
             gather: Duration::ZERO,
+            step_wanted: 2 + random.below(20),
+            log_sessions: random.below(4),
+            log_tokens: random.below(8),
             ..Limits::new(stages, slots, pages, page_tokens, context)
         };
         Self {
@@ -178,7 +186,8 @@ impl World {
         };
         let boundaries = (0..self.random.below(3)).map(|_| self.random.below(prompt.len() + 2)).collect();
         let (goal, sampling) = (Goal::Tokens(goal), SamplingSettings::default());
-        let core = Session::new(Request { prompt: prompt.clone(), boundaries, sampling, goal });
+        let core =
+            Session::new(Request { prompt: prompt.clone(), boundaries, sampling, drafts: DraftSettings::NONE, goal });
         self.clients.insert(id, Client { core, prompt, got: Vec::new() });
         self.tell(id, session::Event::Begin);
     }
@@ -256,8 +265,8 @@ impl World {
                 Action::Interrupted { session } | Action::Paused { session } => {
                     self.tell(session, session::Event::Interrupted);
                 }
-                Action::Outcome { session, outcome, position } => {
-                    self.tell(session, session::Event::Outcome { outcome, position });
+                Action::Outcome { session, outcome, position, drafts } => {
+                    self.tell(session, session::Event::Outcome { outcome, position, drafts });
                 }
                 Action::Refused { session, refusal } => self.tell(session, session::Event::Refused(refusal)),
                 Action::Lost { session, loss } => self.tell(session, session::Event::Lost(loss)),
@@ -275,7 +284,10 @@ impl World {
         for action in actions {
             match action {
                 session::Action::Open(opening) => self.on(Event::Open { session: id, opening }),
-                session::Action::Want(wish) => self.on(Event::Want { session: id, wish }),
+                session::Action::Want(mut wish) => {
+                    wish.drafts = self.guess(id);
+                    self.on(Event::Want { session: id, wish });
+                }
                 session::Action::Leave => self.on(Event::Leave { session: id }),
                 session::Action::Emit(sampled) => {
                     self.clients.get_mut(&id).expect("it is here").got.push(sampled.token);
@@ -284,6 +296,19 @@ impl World {
                 session::Action::Finish(finish) => self.finished(id, &finish.reason),
             }
         }
+    }
+
+    /// Some tokens that follow, and perhaps one that does not.
+    fn guess(&mut self, id: SessionId) -> Vec<Draft> {
+        let client = &self.clients[&id];
+        let mut tokens = [&client.prompt[..], &client.got].concat();
+        let mut drafts = Vec::new();
+        for _ in 0..self.random.below(9) {
+            let token = next_token(&tokens) + u32::from(self.random.below(6) == 0);
+            tokens.push(token);
+            drafts.push(Draft { token, chance: self.random.below(100) as f32 / 100.0 });
+        }
+        drafts
     }
 
     fn finished(&mut self, id: SessionId, reason: &FinishReason) {
@@ -328,6 +353,8 @@ impl World {
             evicted_pages: status.index.evicted_pages,
             evicted_snapshots: status.index.evicted_snapshots,
             pauses: status.pauses,
+            drafts: status.speculation.drafts,
+            accepted: status.speculation.accepted,
             ..self.tally
         };
         self.fail();
