@@ -39,6 +39,7 @@ use crate::control::{PROGRAM, listener, service};
 use crate::http::Http;
 use crate::shutdown::Signals;
 use crate::state::keeper::Keeper;
+use crate::state::responses::ResponseFolder;
 use crate::state::store::{Purpose, Store};
 use crate::state::{State, Tokens, replace};
 use crate::supervisor::Supervisor;
@@ -76,7 +77,8 @@ pub(crate) fn coordinator(arguments: &CoordinatorArgs) -> Result<()> {
     let gguf = model::open(&arguments.model)?;
     check_shards(&gguf, arguments.layout.shards)?;
     let offer = Offer::of(&gguf, arguments.model.model.as_deref(), &state.subfolder("hashes"))?;
-    let http = Http::new(listener, &arguments.api, &gguf)?;
+    let responses = ResponseFolder::open(state.subfolder("responses"))?;
+    let http = Http::new(listener, &arguments.api, &gguf)?.keeping(Arc::new(responses));
     let parts = Parts { state, authority, identity, store, gguf, offer, http, supervisor };
     row::system()?.block_on(serve(arguments, parts))
 }

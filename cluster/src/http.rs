@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result};
 use metrics_exporter_prometheus::PrometheusBuilder;
-use paceline_api::{ApiConfig, ClusterCard, Defaults, Scaling};
+use paceline_api::{ApiConfig, ClusterCard, Defaults, ResponseShelf, Scaling};
 use paceline_coordinator::actor::Control;
 use paceline_coordinator::{Engine, Generate, Update};
 use paceline_gguf::Gguf;
@@ -52,6 +52,12 @@ impl Http {
     /// Tells of a cluster in the status, and lets people change its row.
     pub(crate) fn of_cluster(mut self, cluster: watch::Receiver<ClusterCard>, scaling: Arc<dyn Scaling>) -> Self {
         (self.config.cluster, self.config.scaling) = (Some(cluster), Some(scaling));
+        self
+    }
+
+    /// With a place where responses outlive the process.
+    pub(crate) fn keeping(mut self, shelf: Arc<dyn ResponseShelf>) -> Self {
+        self.config.response_shelf = Some(shelf);
         self
     }
 

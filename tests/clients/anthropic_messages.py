@@ -8,7 +8,7 @@ import anthropic
 address = sys.argv[1]
 client = anthropic.Anthropic(base_url=address, api_key="none", max_retries=0)
 question = "The code for Ruth is 4821. The code for Abel is 7719. What is the code for Ruth?"
-ask = dict(model="claude-sonnet-4-5", max_tokens=64, temperature=0, messages=[{"role": "user", "content": question}])
+ask = dict(model="claude-local", max_tokens=64, extra_body={"temperature": 0}, messages=[{"role": "user", "content": question}])
 
 # A whole answer.
 answer = client.messages.create(**ask)
@@ -70,7 +70,7 @@ for choice in [{"type": "auto"}, {"type": "none"}, {"type": "auto", "disable_par
 
 # The shapes that Claude Code sends: system blocks with a line that changes, many tools, thinking, ids of users.
 code = dict(
-    model="claude-opus-4-1",
+    model="claude-local",
     max_tokens=32000,
     stream=True,
     system=[
@@ -95,7 +95,7 @@ assert kinds[0] == "message_start" and kinds[-1] == "message_stop", kinds
 changed = {**code, "stream": False, "max_tokens": 64, "system": [
     {"type": "text", "text": "x-anthropic-billing-header: cc_version=2.1.37.0d9; cc_entrypoint=cli; cch=00000;"}, code["system"][1]]}
 assert client.messages.create(**changed).usage.cache_read_input_tokens > 0, "the line that changes is not read"
-assert client.messages.count_tokens(model="claude-opus-4-1", messages=code["messages"], system=code["system"], tools=code["tools"]).input_tokens > 30
+assert client.messages.count_tokens(model="claude-local", messages=code["messages"], system=code["system"], tools=code["tools"]).input_tokens > 30
 
 # Errors are the client's own classes, in Anthropic's shape.
 for arguments, error, word in [
@@ -106,7 +106,7 @@ for arguments, error, word in [
     (dict(messages=[{"role": "user", "content": [{"type": "image", "source": {"type": "url", "url": "http://x"}}]}]), anthropic.BadRequestError, "messages[0].content[0].type"),
     (dict(thinking={"type": "enabled", "budget_tokens": 5}), anthropic.BadRequestError, "budget_tokens"),
     (dict(tools=[{"type": "web_search_20250305", "name": "web_search"}]), anthropic.BadRequestError, "tools[0].type"),
-    (dict(temperature=-1), anthropic.BadRequestError, "temperature"),
+    (dict(extra_body={"temperature": -1}), anthropic.BadRequestError, "temperature"),
 ]:
     try:
         client.messages.create(**{**ask, **arguments})

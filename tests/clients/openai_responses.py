@@ -9,7 +9,8 @@ address = sys.argv[1] + "/v1"
 client = openai.OpenAI(base_url=address, api_key="none", max_retries=0)
 model = client.models.list().data[0].id
 question = "The code for Ruth is 4821. The code for Abel is 7719. What is the code for Ruth?"
-ask = dict(model=model, input=question, temperature=0, max_output_tokens=64)
+plainly = {"chat_template_kwargs": {"enable_thinking": False}}
+ask = dict(model=model, input=question, temperature=0, max_output_tokens=64, extra_body=plainly)
 
 # A whole answer.
 answer = client.responses.create(**ask)
@@ -17,6 +18,11 @@ assert answer.status == "completed" and answer.object == "response" and answer.e
 assert "4821" in answer.output_text, answer
 assert answer.usage.total_tokens == answer.usage.input_tokens + answer.usage.output_tokens
 assert answer.usage.output_tokens_details.reasoning_tokens == 0
+
+# Thinking is an item of its own, before what is said.
+thinking = client.responses.create(**{**ask, "extra_body": None})
+assert thinking.output[0].type == "reasoning" and thinking.output[0].content[0].text, thinking
+assert thinking.usage.output_tokens_details.reasoning_tokens > 0
 
 # The same as events, numbered from 0 without a gap.
 events = list(client.responses.create(**ask, stream=True))

@@ -135,6 +135,7 @@ impl Load {
 fn visits(address: SocketAddr, mut chance: Chance, over: &AtomicBool, board: &Mutex<Report>) {
     while !over.load(Ordering::Relaxed) {
         let outcome = Visit::draw(&mut chance).make(address);
+        let refused = matches!(outcome, Outcome::Refused | Outcome::Overdue);
         let mut report = board.lock().expect("no client panics");
         match outcome {
             Outcome::Complete => report.complete += 1,
@@ -144,15 +145,11 @@ fn visits(address: SocketAddr, mut chance: Chance, over: &AtomicBool, board: &Mu
             Outcome::Wrong(what) => report.wrongs.push(what),
         }
         drop(report);
-        if outcome_waits(&outcome) {
+        if refused {
             // Who is refused comes back, sooner than told: the bound must hold all the same.
             std::thread::park_timeout(chance.millis(20..200));
         }
     }
-}
-
-fn outcome_waits(outcome: &Outcome) -> bool {
-    matches!(outcome, Outcome::Refused | Outcome::Overdue)
 }
 
 /// When everybody has left, nothing runs, waits, or holds memory.

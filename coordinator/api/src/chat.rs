@@ -9,8 +9,9 @@ use actix_web::http::header::{HeaderName, HeaderValue};
 use actix_web::{HttpRequest, HttpResponse, web};
 use paceline_coordinator::{Engine, Generate};
 use paceline_text::Tokenizer;
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
+use utoipa::ToSchema;
 
 use crate::answers::Answers;
 use crate::error::{Error, Result};
@@ -26,9 +27,10 @@ use crate::{reuse, sse, transcript};
 const REMOVED: HeaderName = HeaderName::from_static("x-paceline-removed");
 
 /// The fields that only chat requests have.
-#[derive(Debug, Default, Deserialize)]
+#[derive(Debug, Default, Deserialize, Serialize, ToSchema)]
 #[serde(default)]
 struct ChatFields {
+    #[schema(value_type = Vec<crate::openapi::ChatMessage>)]
     messages: Option<Vec<Value>>,
     tools: Option<Vec<Value>>,
     tool_choice: Option<Value>,
@@ -36,6 +38,15 @@ struct ChatFields {
     reasoning_effort: Option<Value>,
     logprobs: Option<bool>,
     top_logprobs: Option<i64>,
+}
+
+/// The whole request.
+#[derive(ToSchema, Deserialize, Serialize)]
+struct ChatRequest {
+    #[serde(flatten)]
+    chat: ChatFields,
+    #[serde(flatten)]
+    common: CommonFields,
 }
 
 impl ChatFields {
@@ -91,6 +102,7 @@ impl Reply {
 }
 
 /// Answers a conversation.
+#[utoipa::path(post, path = "/v1/chat/completions", request_body = ChatRequest, responses((status = 200, description = "The answer, in one piece or as events", content((completion::ChatCompletion = "application/json"), (String = "text/event-stream"))), (status = "default", description = "Why not", body = crate::openapi::ErrorBody)))]
 pub(crate) async fn create(api: web::Data<Api>, request: HttpRequest, body: web::Payload) -> Result<HttpResponse> {
     let document = Document::receive(&request, body, &api.config).await?;
     let (requests, reply) = Api::in_background(&api, move |api| prepare(api, &document)).await?;

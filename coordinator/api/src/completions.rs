@@ -8,7 +8,8 @@ use std::sync::Arc;
 use actix_web::{HttpRequest, HttpResponse, web};
 use paceline_coordinator::{Engine, Generate};
 use paceline_text::Tokenizer;
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
 
 use crate::answers::Answers;
 use crate::error::{Error, Result};
@@ -24,7 +25,7 @@ use crate::{reuse, sse, transcript};
 const MAX_ANSWERS: usize = 128;
 
 /// The fields that only text completions have.
-#[derive(Debug, Default, Deserialize)]
+#[derive(Debug, Default, Deserialize, Serialize, ToSchema)]
 #[serde(default)]
 struct CompletionFields {
     prompt: Option<Prompts>,
@@ -33,13 +34,22 @@ struct CompletionFields {
 }
 
 /// One or several prompts, as text or as tokens.
-#[derive(Debug, Deserialize)]
+#[derive(Debug, Deserialize, Serialize, ToSchema)]
 #[serde(untagged, expecting = "expected a string, a list of strings, a list of token ids or a list of such lists")]
 enum Prompts {
     Text(String),
     Texts(Vec<String>),
     Tokens(Vec<i64>),
     TokenLists(Vec<Vec<i64>>),
+}
+
+/// The whole request.
+#[derive(ToSchema, Deserialize, Serialize)]
+struct CompletionRequest {
+    #[serde(flatten)]
+    completion: CompletionFields,
+    #[serde(flatten)]
+    common: CommonFields,
 }
 
 impl Prompts {
@@ -126,6 +136,7 @@ impl Reply {
 }
 
 /// Continues texts.
+#[utoipa::path(post, path = "/v1/completions", request_body = CompletionRequest, responses((status = 200, description = "The answer, in one piece or as events", content((completion::TextCompletion = "application/json"), (String = "text/event-stream"))), (status = "default", description = "Why not", body = crate::openapi::ErrorBody)))]
 pub(crate) async fn create(api: web::Data<Api>, request: HttpRequest, body: web::Payload) -> Result<HttpResponse> {
     let document = Document::receive(&request, body, &api.config).await?;
     let (requests, reply) = Api::in_background(&api, move |api| prepare(api, &document)).await?;

@@ -20,6 +20,7 @@ mod logprobs;
 mod messages;
 mod models;
 mod observe;
+mod openapi;
 mod prompt;
 mod responses;
 mod reuse;

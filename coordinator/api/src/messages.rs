@@ -8,6 +8,7 @@ mod request;
 
 use actix_web::{HttpRequest, HttpResponse, web};
 use serde::Serialize;
+use utoipa::ToSchema;
 use uuid::Uuid;
 
 use self::events::MessageEvents;
@@ -27,12 +28,13 @@ use crate::{reuse, sse};
 const THEIR_MODELS: &str = "claude-";
 
 /// How many tokens a conversation has.
-#[derive(Debug, Serialize)]
+#[derive(Debug, Serialize, ToSchema)]
 struct TokenCount {
     input_tokens: usize,
 }
 
 /// Answers a conversation.
+#[utoipa::path(post, path = "/v1/messages", request_body = MessagesFields, responses((status = 200, description = "The answer, in one piece or as events", content((Message = "application/json"), (String = "text/event-stream"))), (status = "default", description = "Why not", body = crate::openapi::AnthropicErrorBody)))]
 pub(crate) async fn create(api: web::Data<Api>, request: HttpRequest, body: web::Payload) -> Result<HttpResponse> {
     let document = Document::receive(&request, body, &api.config).await?;
     let chat = read(&document)?.into_chat()?;
@@ -49,6 +51,7 @@ pub(crate) async fn create(api: web::Data<Api>, request: HttpRequest, body: web:
 }
 
 /// Counts the tokens of a conversation.
+#[utoipa::path(post, path = "/v1/messages/count_tokens", request_body = MessagesFields, responses((status = 200, description = "The answer", body = TokenCount), (status = "default", description = "Why not", body = crate::openapi::AnthropicErrorBody)))]
 pub(crate) async fn count(api: web::Data<Api>, request: HttpRequest, body: web::Payload) -> Result<HttpResponse> {
     let document = Document::receive(&request, body, &api.config).await?;
     let chat = read(&document)?.into_count()?;

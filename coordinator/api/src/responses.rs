@@ -12,6 +12,7 @@ mod tools;
 use actix_web::{HttpMessage, HttpRequest, HttpResponse, web};
 use serde::Serialize;
 use serde_json::Value;
+use utoipa::ToSchema;
 
 use self::events::ResponseEvents;
 use self::request::{Asked, ResponsesFields};
@@ -28,7 +29,7 @@ use crate::turn::Turn;
 use crate::{reuse, sse};
 
 /// The answer to `DELETE /v1/responses/{id}`.
-#[derive(Debug, Serialize)]
+#[derive(Debug, Serialize, ToSchema)]
 struct Deleted {
     id: String,
     object: &'static str,
@@ -36,9 +37,10 @@ struct Deleted {
 }
 
 /// The answer to `GET /v1/responses/{id}/input_items`.
-#[derive(Debug, Serialize)]
+#[derive(Debug, Serialize, ToSchema)]
 struct ItemList<'r> {
     object: &'static str,
+    #[schema(value_type = Vec<Object>)]
     data: &'r [Value],
     first_id: Option<&'r str>,
     last_id: Option<&'r str>,
@@ -46,6 +48,7 @@ struct ItemList<'r> {
 }
 
 /// Answers a conversation, or goes on with one that was kept.
+#[utoipa::path(post, path = "/v1/responses", request_body = ResponsesFields, responses((status = 200, description = "The answer, in one piece or as events", content((response::Response = "application/json"), (String = "text/event-stream"))), (status = "default", description = "Why not", body = crate::openapi::ErrorBody)))]
 pub(crate) async fn create(api: web::Data<Api>, request: HttpRequest, body: web::Payload) -> Result<HttpResponse> {
     let document = Document::receive(&request, body, &api.config).await?;
     let fields: ResponsesFields = document.read()?;
@@ -70,12 +73,14 @@ pub(crate) async fn create(api: web::Data<Api>, request: HttpRequest, body: web:
 }
 
 /// A response that was kept.
+#[utoipa::path(get, path = "/v1/responses/{id}", params(("id" = String, Path, description = "Its id")), responses((status = 200, description = "The response", body = response::Response), (status = "default", description = "Why not", body = crate::openapi::ErrorBody)))]
 pub(crate) async fn show(api: web::Data<Api>, request: HttpRequest, id: web::Path<String>) -> Result<HttpResponse> {
     let record = api.kept.get(&id, &owner_of(&request))?;
     Ok(HttpResponse::Ok().json(&record.response))
 }
 
 /// What it was asked with.
+#[utoipa::path(get, path = "/v1/responses/{id}/input_items", params(("id" = String, Path, description = "Its id")), responses((status = 200, description = "The items", body = ItemList), (status = "default", description = "Why not", body = crate::openapi::ErrorBody)))]
 pub(crate) async fn input_items(
     api: web::Data<Api>,
     request: HttpRequest,
@@ -94,6 +99,7 @@ pub(crate) async fn input_items(
 }
 
 /// Forgets a response.
+#[utoipa::path(delete, path = "/v1/responses/{id}", params(("id" = String, Path, description = "Its id")), responses((status = 200, description = "It is forgotten", body = Deleted), (status = "default", description = "Why not", body = crate::openapi::ErrorBody)))]
 pub(crate) async fn remove(api: web::Data<Api>, request: HttpRequest, id: web::Path<String>) -> Result<HttpResponse> {
     let owner = owner_of(&request);
     let id = id.into_inner();

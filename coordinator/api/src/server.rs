@@ -15,7 +15,7 @@ use tokio::time::interval;
 use crate::config::ApiConfig;
 use crate::error::{Error, Result};
 use crate::responses::{self, Kept};
-use crate::{access, cache, chat, completions, messages, models, observe, scale, status, tokenize};
+use crate::{access, cache, chat, completions, messages, models, observe, openapi, scale, status, tokenize};
 
 /// How often samples of histograms are put in their buckets when nobody reads the metrics: until then each sample
 /// takes memory of its own.
@@ -143,6 +143,7 @@ fn cors(origins: &[String]) -> Cors {
 fn pages(config: &mut web::ServiceConfig) {
     config
         .service(page("/", web::get().to(status::hello), "GET"))
+        .service(page("/openapi.json", web::get().to(openapi::show), "GET"))
         .service(page("/health", web::get().to(status::health), "GET"))
         .service(page("/live", web::get().to(status::live), "GET"))
         .service(page("/metrics", web::get().to(status::metrics), "GET"))

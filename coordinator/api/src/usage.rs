@@ -4,11 +4,12 @@ use std::time::Duration;
 
 use paceline_coordinator::{Finished, Missed, Reuse};
 use serde::Serialize;
+use utoipa::ToSchema;
 
 use crate::reuse;
 
 /// Tokens of a request.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, ToSchema)]
 pub(crate) struct Usage {
     prompt_tokens: usize,
     completion_tokens: usize,
@@ -17,7 +18,7 @@ pub(crate) struct Usage {
     completion_tokens_details: CompletionDetails,
 }
 
-#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, ToSchema)]
 struct PromptDetails {
     cached_tokens: usize,
 }
@@ -30,7 +31,7 @@ struct CompletionDetails {
 
 /// Where the time went, with the names of llama.cpp. Of several answers at once it is the time of the slowest and
 /// the tokens of all.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, ToSchema)]
 pub(crate) struct Timings {
     queued_ms: f64,
     cache_n: usize,

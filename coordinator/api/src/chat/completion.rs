@@ -1,6 +1,7 @@
 //! A chat answer in one piece.
 
 use serde::Serialize;
+use utoipa::ToSchema;
 
 use super::Reply;
 use crate::head::Head;
@@ -9,7 +10,7 @@ use crate::transcript::Transcript;
 use crate::usage::{Tally, Timings, Usage};
 
 /// The response.
-#[derive(Debug, Serialize)]
+#[derive(Debug, Serialize, ToSchema)]
 pub(super) struct ChatCompletion<'r> {
     #[serde(flatten)]
     head: &'r Head,
@@ -18,22 +19,26 @@ pub(super) struct ChatCompletion<'r> {
     timings: Timings,
 }
 
-#[derive(Debug, Serialize)]
+#[derive(Debug, Serialize, ToSchema)]
+#[schema(as = ChatChoice)]
 struct Choice<'r> {
     index: usize,
     message: Message,
     logprobs: Option<ChatLogprobs>,
     finish_reason: &'static str,
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<Vec<u32>>)]
     prompt_token_ids: Option<&'r [u32]>,
     #[serde(skip_serializing_if = "Option::is_none")]
     token_ids: Option<Vec<u32>>,
 }
 
-#[derive(Debug, Serialize)]
+#[derive(Debug, Serialize, ToSchema)]
+#[schema(as = AnswerMessage)]
 struct Message {
     role: &'static str,
     content: String,
+    #[schema(value_type = Option<String>)]
     refusal: Option<()>,
 }
 

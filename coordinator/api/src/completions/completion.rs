@@ -1,6 +1,7 @@
 //! A text completion in one piece.
 
 use serde::Serialize;
+use utoipa::ToSchema;
 
 use super::Reply;
 use crate::head::Head;
@@ -9,7 +10,7 @@ use crate::transcript::Transcript;
 use crate::usage::{Tally, Timings, Usage};
 
 /// The response.
-#[derive(Debug, Serialize)]
+#[derive(Debug, Serialize, ToSchema)]
 pub(super) struct TextCompletion<'r> {
     #[serde(flatten)]
     head: &'r Head,
@@ -18,13 +19,15 @@ pub(super) struct TextCompletion<'r> {
     timings: Timings,
 }
 
-#[derive(Debug, Serialize)]
+#[derive(Debug, Serialize, ToSchema)]
+#[schema(as = TextChoice)]
 struct Choice<'r> {
     index: usize,
     text: String,
     logprobs: Option<TextLogprobs>,
     finish_reason: &'static str,
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<Vec<u32>>)]
     prompt_token_ids: Option<&'r [u32]>,
     #[serde(skip_serializing_if = "Option::is_none")]
     token_ids: Option<Vec<u32>>,

@@ -4,13 +4,14 @@ use paceline_coordinator::{FinishReason, Finished};
 use paceline_text::Part;
 use serde::Serialize;
 use serde_json::{Map, Value};
+use utoipa::ToSchema;
 use uuid::Uuid;
 
 /// What stands for a signature of thinking: nothing here checks them, and clients send them back as they are.
 pub(super) const SIGNATURE: &str = "unsigned";
 
 /// The response, and what a stream of events begins with.
-#[derive(Debug, Serialize)]
+#[derive(Debug, Serialize, ToSchema)]
 pub(super) struct Message {
     id: String,
     #[serde(rename = "type")]
@@ -24,7 +25,7 @@ pub(super) struct Message {
 }
 
 /// A block of content.
-#[derive(Debug, PartialEq, Serialize)]
+#[derive(Debug, PartialEq, Serialize, ToSchema)]
 #[serde(tag = "type", rename_all = "snake_case")]
 pub(super) enum Block {
     /// What the model thought.
@@ -51,7 +52,7 @@ pub(super) enum Block {
 }
 
 /// Tokens. What was found in the cache is not part of the input.
-#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, ToSchema)]
 pub(super) struct MessageUsage {
     input_tokens: usize,
     cache_creation_input_tokens: usize,

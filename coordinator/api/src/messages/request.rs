@@ -3,8 +3,9 @@
 //! Everything behind it is then the same for both: templates, tools, thinking, limits. What is said here is checked here,
 //! so that errors name the fields that the client sent.
 
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
+use utoipa::ToSchema;
 
 use super::blocks;
 use crate::error::{Error, Result};
@@ -13,12 +14,13 @@ use crate::error::{Error, Result};
 const LEAST_BUDGET: i64 = 1024;
 
 /// The fields of a request.
-#[derive(Debug, Default, Deserialize)]
+#[derive(Debug, Default, Deserialize, Serialize, ToSchema)]
 #[serde(default)]
 pub(super) struct MessagesFields {
     pub(super) model: Option<String>,
     max_tokens: Option<i64>,
     messages: Option<Vec<InputMessage>>,
+    #[schema(value_type = Option<crate::openapi::MessageContent>)]
     system: Option<Content>,
     stop_sequences: Option<Vec<String>>,
     stream: Option<bool>,
@@ -34,15 +36,16 @@ pub(super) struct MessagesFields {
 }
 
 /// One message.
-#[derive(Debug, Default, Deserialize)]
+#[derive(Debug, Default, Deserialize, Serialize, ToSchema)]
 #[serde(default)]
 struct InputMessage {
     role: String,
+    #[schema(value_type = Option<crate::openapi::MessageContent>)]
     content: Option<Content>,
 }
 
 /// A text, or blocks.
-#[derive(Debug, Deserialize)]
+#[derive(Debug, Deserialize, Serialize)]
 #[serde(untagged, expecting = "expected a string or a list of content blocks")]
 pub(super) enum Content {
     /// All of it.
@@ -52,7 +55,7 @@ pub(super) enum Content {
 }
 
 /// Whether tools must be used.
-#[derive(Debug, Default, Deserialize)]
+#[derive(Debug, Default, Deserialize, Serialize, ToSchema)]
 #[serde(default)]
 struct ToolChoice {
     #[serde(rename = "type")]
@@ -62,7 +65,7 @@ struct ToolChoice {
 }
 
 /// Whether and how long the model thinks.
-#[derive(Debug, Default, Deserialize)]
+#[derive(Debug, Default, Deserialize, Serialize, ToSchema)]
 #[serde(default)]
 struct Thinking {
     #[serde(rename = "type")]
@@ -71,7 +74,7 @@ struct Thinking {
 }
 
 /// How much effort, and which form.
-#[derive(Debug, Default, Deserialize)]
+#[derive(Debug, Default, Deserialize, Serialize, ToSchema)]
 #[serde(default)]
 struct OutputConfig {
     effort: Option<String>,

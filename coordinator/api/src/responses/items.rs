@@ -40,6 +40,17 @@ pub(super) fn append(messages: &mut Vec<Value>, items: &[Value]) -> Result<()> {
     Ok(())
 }
 
+/// The conversation with the instructions before it. What the system and developers say at its beginning is part of them:
+/// templates know one message of the system.
+pub(super) fn instructed(instructions: Option<String>, messages: &[Value]) -> Vec<Value> {
+    let is_system = |message: &&Value| message["role"] == "system" || message["role"] == "developer";
+    let leading = messages.iter().take_while(is_system).count();
+    let said = messages[..leading].iter().filter_map(|message| message["content"].as_str().map(str::to_owned));
+    let texts: Vec<String> = instructions.into_iter().chain(said).collect();
+    let system = (!texts.is_empty()).then(|| json!({ "role": "system", "content": texts.join("\n\n") }));
+    system.into_iter().chain(messages[leading..].iter().cloned()).collect()
+}
+
 /// Items with an id each, as they are listed later.
 pub(super) fn with_ids(items: Vec<Value>) -> Vec<Value> {
     let with_id = |mut item: Value| {

@@ -2,16 +2,18 @@
 
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
+use utoipa::ToSchema;
 
 use super::items;
 use super::tools::OfferedTools;
 use crate::error::{Error, Result};
 
 /// The fields of a request.
-#[derive(Debug, Default, Deserialize)]
+#[derive(Debug, Default, Deserialize, Serialize, ToSchema)]
 #[serde(default)]
 pub(super) struct ResponsesFields {
     model: Option<String>,
+    #[schema(value_type = Option<crate::openapi::ResponseInput>)]
     input: Option<Input>,
     instructions: Option<String>,
     previous_response_id: Option<String>,
@@ -36,7 +38,7 @@ pub(super) struct ResponsesFields {
 }
 
 /// A text, or items.
-#[derive(Debug, Deserialize)]
+#[derive(Debug, Deserialize, Serialize)]
 #[serde(untagged, expecting = "expected a string or a list of input items")]
 pub(super) enum Input {
     /// What the user says.
@@ -46,7 +48,7 @@ pub(super) enum Input {
 }
 
 /// How much the model thinks.
-#[derive(Debug, Clone, Default, Deserialize, Serialize)]
+#[derive(Debug, Clone, Default, Deserialize, Serialize, ToSchema)]
 #[serde(default)]
 pub(super) struct Reasoning {
     effort: Option<String>,
@@ -54,7 +56,7 @@ pub(super) struct Reasoning {
 }
 
 /// The form of texts.
-#[derive(Debug, Clone, Default, Deserialize)]
+#[derive(Debug, Clone, Default, Deserialize, Serialize, ToSchema)]
 #[serde(default)]
 struct TextSettings {
     format: Option<Value>,
@@ -99,9 +101,7 @@ impl ResponsesFields {
         let tools = OfferedTools::new(self.tools.as_deref().unwrap_or_default())?;
         let echo = self.echo(&tools);
         let mut chat = self.settings(&tools)?;
-        let instructions = self.instructions.map(|text| json!({ "role": "system", "content": text }));
-        let all: Vec<Value> = instructions.into_iter().chain(messages.iter().cloned()).collect();
-        chat.insert("messages".to_owned(), all.into());
+        chat.insert("messages".to_owned(), items::instructed(self.instructions, &messages).into());
         let store = self.store.unwrap_or(true);
         Ok(Asked { chat: Value::Object(chat), input: items::with_ids(input), messages, tools, store, echo })
     }

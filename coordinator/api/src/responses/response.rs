@@ -4,6 +4,7 @@ use actix_web::web;
 use paceline_coordinator::{FinishReason, Finished, Reuse, TokenUpdate};
 use serde::Serialize;
 use serde_json::{Map, Value, json};
+use utoipa::ToSchema;
 
 use super::items::{self, new_id};
 use super::output::Output;
@@ -16,31 +17,34 @@ use crate::turn::Spoken;
 use crate::usage::Tally;
 
 /// A response as clients read it, without what it repeats of the request.
-#[derive(Debug, Serialize)]
-struct Response<'r> {
+#[derive(Debug, Serialize, ToSchema)]
+pub(super) struct Response<'r> {
     id: &'r str,
     object: &'static str,
     created_at: u64,
     status: &'static str,
     background: bool,
     error: Option<Failure<'r>>,
+    #[schema(value_type = Option<Object>)]
     incomplete_details: Option<Value>,
     model: &'r str,
+    #[schema(value_type = Vec<Object>)]
     output: &'r [Value],
     usage: Option<ResponseUsage>,
     #[serde(flatten)]
+    #[schema(value_type = Object)]
     echo: &'r Map<String, Value>,
 }
 
 /// Why there is no answer.
-#[derive(Debug, Serialize)]
+#[derive(Debug, Serialize, ToSchema)]
 struct Failure<'r> {
     code: &'r str,
     message: &'r str,
 }
 
 /// Tokens.
-#[derive(Debug, Clone, Copy, Serialize)]
+#[derive(Debug, Clone, Copy, Serialize, ToSchema)]
 struct ResponseUsage {
     input_tokens: usize,
     input_tokens_details: InputDetails,
@@ -49,12 +53,12 @@ struct ResponseUsage {
     total_tokens: usize,
 }
 
-#[derive(Debug, Clone, Copy, Serialize)]
+#[derive(Debug, Clone, Copy, Serialize, ToSchema)]
 struct InputDetails {
     cached_tokens: usize,
 }
 
-#[derive(Debug, Clone, Copy, Serialize)]
+#[derive(Debug, Clone, Copy, Serialize, ToSchema)]
 struct OutputDetails {
     reasoning_tokens: usize,
 }
@@ -169,7 +173,7 @@ impl Telling {
         serde_json::to_value(response).expect("our own structures have text keys")
     }
 
-    /// Keeps it in the background: a disk may be slow.
+    /// Keeps it; a disk is written in the background, for it may be slow.
     fn keep(&self, keeping: Keeping, response: Value) {
         let Keeping { api, owner, input, mut messages } = keeping;
         // The items are ours, so they are read back as they are.
@@ -177,9 +181,8 @@ impl Telling {
             return;
         }
         let record = Record { id: self.id.clone(), owner, kept_at: 0, response, input, messages };
-        if api.kept.is_quick() {
-            return api.kept.put(record);
+        if let Some(placing) = api.kept.put(record) {
+            drop(web::block(move || placing.carry_out()));
         }
-        drop(web::block(move || api.kept.put(record)));
     }
 }

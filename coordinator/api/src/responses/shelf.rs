@@ -43,31 +43,24 @@ impl Kept {
         Ok(kept)
     }
 
-    /// Whether nothing has to wait for a disk.
-    pub(crate) fn is_quick(&self) -> bool {
-        self.shelf.is_none()
-    }
-
     /// A response of this owner.
     pub(crate) fn get(&self, id: &str, owner: &str) -> Result<Arc<Record>> {
         self.store().get(id, owner, now()).ok_or_else(|| not_found(id))
     }
 
-    /// Keeps a response. Waits for a disk if there is a shelf.
-    pub(crate) fn put(&self, mut record: Record) {
+    /// Keeps a response; others can go on from it at once. What is then left to be done waits for a disk.
+    pub(crate) fn put(&self, mut record: Record) -> Option<Placing> {
         record.kept_at = now();
         let bytes = match serde_json::to_vec(&record) {
             Ok(bytes) => bytes,
-            Err(error) => return warn!(%error, "a response cannot be kept"),
+            Err(error) => {
+                warn!(%error, "a response cannot be kept");
+                return None;
+            }
         };
         let id = record.id.clone();
         let gone = self.store().put(Arc::new(record), bytes.len(), now());
-        let Some(shelf) = &self.shelf else { return };
-        let put = if gone.contains(&id) { Ok(()) } else { shelf.put(&id, &bytes) };
-        let removed: io::Result<()> = gone.iter().filter(|name| **name != id).try_for_each(|name| shelf.remove(name));
-        if let Err(error) = put.and(removed) {
-            warn!(id, %error, "responses are kept in memory only: the store cannot be written");
-        }
+        Some(Placing { shelf: Arc::clone(self.shelf.as_ref()?), id, bytes, gone })
     }
 
     /// Forgets a response of this owner. Waits for a disk if there is a shelf.
@@ -82,6 +75,26 @@ impl Kept {
     /// No change of it can be left half done by a panic.
     fn store(&self) -> MutexGuard<'_, StoredResponses> {
         self.store.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// A response on its way to the shelf, and those that had to go for it.
+pub(crate) struct Placing {
+    shelf: Arc<dyn ResponseShelf>,
+    id: String,
+    bytes: Vec<u8>,
+    gone: Vec<String>,
+}
+
+impl Placing {
+    /// Waits for a disk.
+    pub(crate) fn carry_out(self) {
+        let Self { shelf, id, bytes, gone } = self;
+        let put = if gone.contains(&id) { Ok(()) } else { shelf.put(&id, &bytes) };
+        let removed: io::Result<()> = gone.iter().filter(|name| **name != id).try_for_each(|name| shelf.remove(name));
+        if let Err(error) = put.and(removed) {
+            warn!(id, %error, "responses are kept in memory only: the store cannot be written");
+        }
     }
 }
 

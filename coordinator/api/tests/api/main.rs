@@ -12,4 +12,5 @@ mod messages;
 mod pages;
 mod protection;
 mod refusals;
+mod responses;
 mod scaling;

@@ -200,3 +200,26 @@ async fn keys_open_everything_but_health_which_is_open() {
         }
     }
 }
+
+#[tokio::test]
+async fn every_page_is_described() {
+    let service = Service::start(ApiConfig::default());
+    let description = service.get("/openapi.json").await.json();
+    let listed = service.get("/").await.body;
+    let pages = listed.lines().filter_map(|line| {
+        let mut words = line.split_whitespace();
+        Some((words.next().filter(|word| ["GET", "POST"].contains(word))?.to_lowercase(), words.next()?))
+    });
+    let mut count = 0;
+    for (method, path) in pages {
+        assert!(description["paths"][path][&method].is_object(), "{method} {path} is not described");
+        count += 1;
+    }
+    assert!(count > 15, "only {count} pages are listed");
+    // Every reference leads somewhere.
+    let text = description.to_string();
+    for reference in text.split("\"$ref\":\"#").skip(1) {
+        let pointer = reference.split('"').next().unwrap();
+        assert!(description.pointer(pointer).is_some(), "{pointer} leads nowhere");
+    }
+}
