@@ -243,7 +243,7 @@ impl Coordinator {
     }
 
     /// Sessions that wait for their next token. A reader too slow to answer does not count.
-    fn decoding(&self) -> usize {
+    pub(super) fn decoding(&self) -> usize {
         self.running.values().filter(|running| running.decodes() && running.unanswered_since().is_none()).count()
     }
 

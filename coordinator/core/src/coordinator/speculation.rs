@@ -140,8 +140,9 @@ impl Coordinator {
             return plain;
         }
         let time = |rows: usize| self.pace.period(rows, self.groups_busy(), self.hides(rows - sessions.len()));
-        let mut allotted = allot(&offers, room, time);
-        let probe = allot(&offers, room.min(PROBE_DRAFTS), |_| self.pace.period(1, 1, false));
+        let others = self.decoding().saturating_sub(sessions.len());
+        let mut allotted = allot(&offers, others, room, time);
+        let probe = allot(&offers, 0, room.min(PROBE_DRAFTS), |_| self.pace.period(1, 1, false));
         let offered: usize = offers.iter().map(|offer| offer.len()).sum();
         let Probes { plain: plain_steps, drafted } = &mut self.probes;
         if allotted.iter().all(|drafts| *drafts == 0) {
@@ -192,8 +193,8 @@ impl Coordinator {
     /// may, which is to be found out. Nor is anybody run ahead while drafts are under way: those who wait for them and
     /// those who do not would be in different steps from then on, and each step reads all weights.
     pub(super) fn would_draft(&mut self, sessions: &[SessionId]) -> bool {
-        let has_drafts = |step: &InFlight| step.chunks.iter().any(|chunk| !chunk.drafts.is_empty());
-        if self.steps.iter().any(has_drafts) {
+        let verifies = |step: &InFlight| step.chunks.iter().any(|chunk| matches!(chunk.wanted, Wanted::Verify(_)));
+        if self.steps.iter().any(verifies) {
             return true;
         }
         let offers = self.offers(sessions);
@@ -203,7 +204,8 @@ impl Coordinator {
         }
         let time = |rows: usize| self.pace.period(rows, self.groups_busy(), self.hides(rows - sessions.len()));
         let most = self.limits.step_wanted.saturating_sub(sessions.len());
-        let pays = allot(&offers, most, time).iter().any(|drafts| *drafts > 0);
+        let others = self.decoding().saturating_sub(sessions.len());
+        let pays = allot(&offers, others, most, time).iter().any(|drafts| *drafts > 0);
         if pays || best < PROBE_EXPECTED {
             return pays;
         }

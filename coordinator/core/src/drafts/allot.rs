@@ -7,9 +7,11 @@
 
 use super::{Draft, gains};
 
-/// By session, how many of its drafts go along. Each session has one row besides; `time` says what a step of so many
-/// rows takes, and nothing where that is not known. `most` is how many may go along altogether.
-pub fn allot(offers: &[&[Draft]], most: usize, time: impl Fn(usize) -> Option<f64>) -> Vec<usize> {
+/// By session, how many of its drafts go along. Each session has one row besides; `time` says how long after a step of so
+/// many rows the next one comes, and nothing where that is not known. Meanwhile `others` who are not in the step get a
+/// token each: in a row of several stages a step that takes longer than those before and behind it holds them up. `most`
+/// is how many drafts may go along altogether.
+pub fn allot(offers: &[&[Draft]], others: usize, most: usize, time: impl Fn(usize) -> Option<f64>) -> Vec<usize> {
     let mut allotted = vec![0; offers.len()];
     // gains of one session never grow, so a stable sort keeps its drafts in order
     let mut gains: Vec<(f64, usize)> =
@@ -18,7 +20,7 @@ pub fn allot(offers: &[&[Draft]], most: usize, time: impl Fn(usize) -> Option<f6
     gains.truncate(most);
     let rows = offers.len();
     let Some(plain) = time(rows).filter(|_| rows > 0) else { return allotted };
-    let mut tokens = rows as f64;
+    let mut tokens = (rows + others) as f64;
     let (mut best, mut chosen) = (tokens / plain, 0);
     for (number, (gain, _)) in gains.iter().enumerate() {
         tokens += gain;
@@ -46,30 +48,37 @@ mod tests {
     #[test]
     fn as_many_as_pay() {
         let offer = drafts(0.8, 15);
-        assert_eq!(allot(&[&offer], 15, |_| Some(1.0)), [15], "rows cost nothing");
-        assert_eq!(allot(&[&offer], 7, |_| Some(1.0)), [7]);
-        assert_eq!(allot(&[&offer], 15, |rows| Some(rows as f64)), [0], "rows cost as much as steps");
-        let some = allot(&[&offer], 15, |rows| Some(1.0 + 0.1 * rows as f64))[0];
+        assert_eq!(allot(&[&offer], 0, 15, |_| Some(1.0)), [15], "rows cost nothing");
+        assert_eq!(allot(&[&offer], 0, 7, |_| Some(1.0)), [7]);
+        assert_eq!(allot(&[&offer], 0, 15, |rows| Some(rows as f64)), [0], "rows cost as much as steps");
+        let some = allot(&[&offer], 0, 15, |rows| Some(1.0 + 0.1 * rows as f64))[0];
         assert!((3..9).contains(&some), "{some}");
-        assert_eq!(allot(&[&offer], 15, |rows| (rows <= 4).then_some(1.0)), [3], "as far as times are known");
-        assert_eq!(allot(&[&offer], 15, |_| None), [0]);
-        assert_eq!(allot(&[], 15, |_| Some(1.0)), [0; 0]);
+        assert_eq!(allot(&[&offer], 0, 15, |rows| (rows <= 4).then_some(1.0)), [3], "as far as times are known");
+        assert_eq!(allot(&[&offer], 0, 15, |_| None), [0]);
+        assert_eq!(allot(&[], 0, 15, |_| Some(1.0)), [0; 0]);
     }
 
     #[test]
     fn a_step_that_is_cheap_again_further_on_is_found() {
         // as on devices that compute eight rows at once: the ninth costs as much as eight more
         let time = |rows: usize| Some(rows.div_ceil(8) as f64);
-        assert_eq!(allot(&[&drafts(0.95, 15)], 15, time), [7]);
-        assert_eq!(allot(&[&drafts(1.0, 15), &drafts(0.1, 15)], 15, time), [6, 0]);
+        assert_eq!(allot(&[&drafts(0.95, 15)], 0, 15, time), [7]);
+        assert_eq!(allot(&[&drafts(1.0, 15), &drafts(0.1, 15)], 0, 15, time), [6, 0]);
     }
 
     #[test]
     fn with_many_sessions_batching_wins() {
         let (sure, unsure) = (drafts(0.9, 4), drafts(0.3, 4));
         let time = |rows: usize| Some(4.0f64.max(rows as f64));
-        assert_eq!(allot(&[&sure, &unsure], 15, time), [2, 0]);
-        assert_eq!(allot(&vec![&sure[..]; 8], 32, time), [0; 8]);
+        assert_eq!(allot(&[&sure, &unsure], 0, 15, time), [2, 0]);
+        assert_eq!(allot(&vec![&sure[..]; 8], 0, 32, time), [0; 8]);
+    }
+
+    #[test]
+    fn those_who_are_held_up_count_too() {
+        let (sure, time) = (drafts(0.6, 1), |rows: usize| Some(2.0 + rows as f64));
+        assert_eq!(allot(&[&sure], 0, 9, time), [1]);
+        assert_eq!(allot(&[&sure], 3, 9, time), [0]);
     }
 
     proptest! {
@@ -87,7 +96,7 @@ mod tests {
                     offers.iter().zip(counts).map(|(drafts, count)| super::super::expected(&drafts[..*count])).sum();
                 (tokens + counts.len() as f64) / times[rows]
             };
-            let chosen = rate(&allot(&slices, 99, |rows| Some(times[rows])));
+            let chosen = rate(&allot(&slices, 0, 99, |rows| Some(times[rows])));
             let mut counts = vec![0; offers.len()];
             'all: loop {
                 prop_assert!(chosen >= rate(&counts) * (1.0 - 1e-9));

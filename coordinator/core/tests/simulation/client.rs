@@ -117,11 +117,8 @@ pub(crate) struct Client {
 impl Client {
     pub(crate) fn new(plan: Plan, limits: &Limits) -> Self {
         let session = plan.session(limits);
-        let future = if plan.prompt.is_empty() {
-            Vec::new()
-        } else {
-            answer(&plan.prompt, limits.context.min(200), plan.ignore_end)
-        };
+        let most = plan.max_tokens.map_or(200, |most| most + 8).min(limits.context);
+        let future = if plan.prompt.is_empty() { Vec::new() } else { answer(&plan.prompt, most, plan.ignore_end) };
         Self {
             plan,
             session,

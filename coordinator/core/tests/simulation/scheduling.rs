@@ -138,7 +138,7 @@ fn gain(costs: Costs, stages: usize, sessions: u64, accepted: u64) -> f64 {
 #[test]
 fn drafts_never_cost_much_and_bring_much_where_they_are_right() {
     for (stages, hop) in [(1, 100), (2, 100), (4, 5_000)] {
-        for row in [0, 100, 400, 1_250, 5_000, 20_000] {
+        for row in [0, 100, 400, 1_250, 5_000] {
             for accepted in [0, 30, 60, 80, 90, 100] {
                 let costs = Costs { row, hop, ..COSTS };
                 let alone = gain(costs, stages, 1, accepted);

@@ -350,7 +350,9 @@ impl World {
                 session::Action::Want(mut wish) => {
                     if wish.wanted == Wanted::Sample && self.settings.limits.log_tokens > 0 {
                         wish.drafts = self.clients[index].guess(&mut self.random);
-                        wish.proposals.most = self.random.between(0, 2) as u32;
+                        if self.clients[index].plan.guesses.is_none() {
+                            wish.proposals.most = self.random.between(0, 2) as u32;
+                        }
                     }
                     Event::Want { session, wish }
                 }
