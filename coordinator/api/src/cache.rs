@@ -73,7 +73,15 @@ enum PromptField {
 }
 
 /// Says what is remembered.
-#[utoipa::path(get, path = "/admin/v1/cache", params(("limit" = Option<usize>, Query, description = "Texts that are listed")), responses((status = 200, description = "What is remembered", body = Object), (status = "default", description = "Why not", body = crate::openapi::ErrorBody)))]
+#[utoipa::path(
+    get,
+    path = "/admin/v1/cache",
+    params(("limit" = Option<usize>, Query, description = "Texts that are listed")),
+    responses(
+        (status = 200, description = "What is remembered", body = Object),
+        (status = "default", description = "Why not", body = crate::openapi::ErrorBody),
+    ),
+)]
 pub(crate) async fn list(api: web::Data<Api>, request: HttpRequest) -> Result<HttpResponse> {
     let query = web::Query::<ListQuery>::from_query(request.query_string());
     let query = query.map_err(|error| Error::parameter("limit", format!("limit: {error}")))?;
@@ -98,19 +106,43 @@ fn card(tokenizer: &Tokenizer, path: CachedPath) -> PathCard {
 }
 
 /// Keeps a text whatever else needs room.
-#[utoipa::path(post, path = "/admin/v1/cache/pin", request_body = ChangeFields, responses((status = 200, description = "What was changed", body = Object), (status = "default", description = "Why not", body = crate::openapi::ErrorBody)))]
+#[utoipa::path(
+    post,
+    path = "/admin/v1/cache/pin",
+    request_body = ChangeFields,
+    responses(
+        (status = 200, description = "What was changed", body = Object),
+        (status = "default", description = "Why not", body = crate::openapi::ErrorBody),
+    ),
+)]
 pub(crate) async fn pin(api: web::Data<Api>, request: HttpRequest, body: web::Payload) -> Result<HttpResponse> {
     change(api, request, body, CacheChange::Pin).await
 }
 
 /// Lets a text go when room is needed.
-#[utoipa::path(post, path = "/admin/v1/cache/unpin", request_body = ChangeFields, responses((status = 200, description = "What was changed", body = Object), (status = "default", description = "Why not", body = crate::openapi::ErrorBody)))]
+#[utoipa::path(
+    post,
+    path = "/admin/v1/cache/unpin",
+    request_body = ChangeFields,
+    responses(
+        (status = 200, description = "What was changed", body = Object),
+        (status = "default", description = "Why not", body = crate::openapi::ErrorBody),
+    ),
+)]
 pub(crate) async fn unpin(api: web::Data<Api>, request: HttpRequest, body: web::Payload) -> Result<HttpResponse> {
     change(api, request, body, CacheChange::Unpin).await
 }
 
 /// Forgets a text and all that goes on from it.
-#[utoipa::path(post, path = "/admin/v1/cache/drop", request_body = ChangeFields, responses((status = 200, description = "What was changed", body = Object), (status = "default", description = "Why not", body = crate::openapi::ErrorBody)))]
+#[utoipa::path(
+    post,
+    path = "/admin/v1/cache/drop",
+    request_body = ChangeFields,
+    responses(
+        (status = 200, description = "What was changed", body = Object),
+        (status = "default", description = "Why not", body = crate::openapi::ErrorBody),
+    ),
+)]
 pub(crate) async fn forget(api: web::Data<Api>, request: HttpRequest, body: web::Payload) -> Result<HttpResponse> {
     change(api, request, body, CacheChange::Drop).await
 }

@@ -102,7 +102,19 @@ impl Reply {
 }
 
 /// Answers a conversation.
-#[utoipa::path(post, path = "/v1/chat/completions", request_body = ChatRequest, responses((status = 200, description = "The answer, in one piece or as events", content((completion::ChatCompletion = "application/json"), (String = "text/event-stream"))), (status = "default", description = "Why not", body = crate::openapi::ErrorBody)))]
+#[utoipa::path(
+    post,
+    path = "/v1/chat/completions",
+    request_body = ChatRequest,
+    responses(
+        (
+            status = 200,
+            description = "The answer, in one piece or as events",
+            content((completion::ChatCompletion = "application/json"), (String = "text/event-stream")),
+        ),
+        (status = "default", description = "Why not", body = crate::openapi::ErrorBody),
+    ),
+)]
 pub(crate) async fn create(api: web::Data<Api>, request: HttpRequest, body: web::Payload) -> Result<HttpResponse> {
     let document = Document::receive(&request, body, &api.config).await?;
     let (requests, reply) = Api::in_background(&api, move |api| prepare(api, &document)).await?;

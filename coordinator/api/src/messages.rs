@@ -34,7 +34,19 @@ struct TokenCount {
 }
 
 /// Answers a conversation.
-#[utoipa::path(post, path = "/v1/messages", request_body = MessagesFields, responses((status = 200, description = "The answer, in one piece or as events", content((Message = "application/json"), (String = "text/event-stream"))), (status = "default", description = "Why not", body = crate::openapi::AnthropicErrorBody)))]
+#[utoipa::path(
+    post,
+    path = "/v1/messages",
+    request_body = MessagesFields,
+    responses(
+        (
+            status = 200,
+            description = "The answer, in one piece or as events",
+            content((Message = "application/json"), (String = "text/event-stream")),
+        ),
+        (status = "default", description = "Why not", body = crate::openapi::AnthropicErrorBody),
+    ),
+)]
 pub(crate) async fn create(api: web::Data<Api>, request: HttpRequest, body: web::Payload) -> Result<HttpResponse> {
     let document = Document::receive(&request, body, &api.config).await?;
     let chat = read(&document)?.into_chat()?;
@@ -51,7 +63,15 @@ pub(crate) async fn create(api: web::Data<Api>, request: HttpRequest, body: web:
 }
 
 /// Counts the tokens of a conversation.
-#[utoipa::path(post, path = "/v1/messages/count_tokens", request_body = MessagesFields, responses((status = 200, description = "The answer", body = TokenCount), (status = "default", description = "Why not", body = crate::openapi::AnthropicErrorBody)))]
+#[utoipa::path(
+    post,
+    path = "/v1/messages/count_tokens",
+    request_body = MessagesFields,
+    responses(
+        (status = 200, description = "The answer", body = TokenCount),
+        (status = "default", description = "Why not", body = crate::openapi::AnthropicErrorBody),
+    ),
+)]
 pub(crate) async fn count(api: web::Data<Api>, request: HttpRequest, body: web::Payload) -> Result<HttpResponse> {
     let document = Document::receive(&request, body, &api.config).await?;
     let chat = read(&document)?.into_count()?;

@@ -8,13 +8,28 @@ use crate::error::Result;
 use crate::server::Api;
 
 /// The models that can be asked for.
-#[utoipa::path(get, path = "/v1/models", responses((status = 200, description = "The models", body = Object), (status = "default", description = "Why not", body = crate::openapi::ErrorBody)))]
+#[utoipa::path(
+    get,
+    path = "/v1/models",
+    responses(
+        (status = 200, description = "The models", body = Object),
+        (status = "default", description = "Why not", body = crate::openapi::ErrorBody),
+    ),
+)]
 pub(crate) async fn list(api: web::Data<Api>) -> HttpResponse {
     HttpResponse::Ok().json(json!({ "object": "list", "data": [describe(&api.engine)] }))
 }
 
 /// One model, by its name or an alias.
-#[utoipa::path(get, path = "/v1/models/{id}", params(("id" = String, Path, description = "Its id")), responses((status = 200, description = "The model", body = Object), (status = "default", description = "Why not", body = crate::openapi::ErrorBody)))]
+#[utoipa::path(
+    get,
+    path = "/v1/models/{id}",
+    params(("id" = String, Path, description = "Its id")),
+    responses(
+        (status = 200, description = "The model", body = Object),
+        (status = "default", description = "Why not", body = crate::openapi::ErrorBody),
+    ),
+)]
 pub(crate) async fn show(api: web::Data<Api>, id: web::Path<String>) -> Result<HttpResponse> {
     api.check_model(Some(&id))?;
     Ok(HttpResponse::Ok().json(describe(&api.engine)))

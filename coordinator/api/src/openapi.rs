@@ -50,7 +50,11 @@ static DESCRIPTION: LazyLock<String> = LazyLock::new(|| {
 struct Description;
 
 /// The description itself.
-#[utoipa::path(get, path = "/openapi.json", responses((status = 200, description = "This description", body = Object)))]
+#[utoipa::path(
+    get,
+    path = "/openapi.json",
+    responses((status = 200, description = "This description", body = Object)),
+)]
 pub(crate) async fn show() -> HttpResponse {
     HttpResponse::Ok().content_type("application/json").body(DESCRIPTION.as_str())
 }

@@ -48,7 +48,19 @@ struct ItemList<'r> {
 }
 
 /// Answers a conversation, or goes on with one that was kept.
-#[utoipa::path(post, path = "/v1/responses", request_body = ResponsesFields, responses((status = 200, description = "The answer, in one piece or as events", content((response::Response = "application/json"), (String = "text/event-stream"))), (status = "default", description = "Why not", body = crate::openapi::ErrorBody)))]
+#[utoipa::path(
+    post,
+    path = "/v1/responses",
+    request_body = ResponsesFields,
+    responses(
+        (
+            status = 200,
+            description = "The answer, in one piece or as events",
+            content((response::Response = "application/json"), (String = "text/event-stream")),
+        ),
+        (status = "default", description = "Why not", body = crate::openapi::ErrorBody),
+    ),
+)]
 pub(crate) async fn create(api: web::Data<Api>, request: HttpRequest, body: web::Payload) -> Result<HttpResponse> {
     let document = Document::receive(&request, body, &api.config).await?;
     let fields: ResponsesFields = document.read()?;
@@ -73,14 +85,30 @@ pub(crate) async fn create(api: web::Data<Api>, request: HttpRequest, body: web:
 }
 
 /// A response that was kept.
-#[utoipa::path(get, path = "/v1/responses/{id}", params(("id" = String, Path, description = "Its id")), responses((status = 200, description = "The response", body = response::Response), (status = "default", description = "Why not", body = crate::openapi::ErrorBody)))]
+#[utoipa::path(
+    get,
+    path = "/v1/responses/{id}",
+    params(("id" = String, Path, description = "Its id")),
+    responses(
+        (status = 200, description = "The response", body = response::Response),
+        (status = "default", description = "Why not", body = crate::openapi::ErrorBody),
+    ),
+)]
 pub(crate) async fn show(api: web::Data<Api>, request: HttpRequest, id: web::Path<String>) -> Result<HttpResponse> {
     let record = api.kept.get(&id, &owner_of(&request))?;
     Ok(HttpResponse::Ok().json(&record.response))
 }
 
 /// What it was asked with.
-#[utoipa::path(get, path = "/v1/responses/{id}/input_items", params(("id" = String, Path, description = "Its id")), responses((status = 200, description = "The items", body = ItemList), (status = "default", description = "Why not", body = crate::openapi::ErrorBody)))]
+#[utoipa::path(
+    get,
+    path = "/v1/responses/{id}/input_items",
+    params(("id" = String, Path, description = "Its id")),
+    responses(
+        (status = 200, description = "The items", body = ItemList),
+        (status = "default", description = "Why not", body = crate::openapi::ErrorBody),
+    ),
+)]
 pub(crate) async fn input_items(
     api: web::Data<Api>,
     request: HttpRequest,
@@ -99,7 +127,15 @@ pub(crate) async fn input_items(
 }
 
 /// Forgets a response.
-#[utoipa::path(delete, path = "/v1/responses/{id}", params(("id" = String, Path, description = "Its id")), responses((status = 200, description = "It is forgotten", body = Deleted), (status = "default", description = "Why not", body = crate::openapi::ErrorBody)))]
+#[utoipa::path(
+    delete,
+    path = "/v1/responses/{id}",
+    params(("id" = String, Path, description = "Its id")),
+    responses(
+        (status = 200, description = "It is forgotten", body = Deleted),
+        (status = "default", description = "Why not", body = crate::openapi::ErrorBody),
+    ),
+)]
 pub(crate) async fn remove(api: web::Data<Api>, request: HttpRequest, id: web::Path<String>) -> Result<HttpResponse> {
     let owner = owner_of(&request);
     let id = id.into_inner();

@@ -134,7 +134,15 @@ struct Fields {
 }
 
 /// Changes the row; answers when that is done.
-#[utoipa::path(post, path = "/admin/v1/scale", request_body = Fields, responses((status = 200, description = "What became of it", body = Object), (status = "default", description = "Why not", body = crate::openapi::ErrorBody)))]
+#[utoipa::path(
+    post,
+    path = "/admin/v1/scale",
+    request_body = Fields,
+    responses(
+        (status = 200, description = "What became of it", body = Object),
+        (status = "default", description = "Why not", body = crate::openapi::ErrorBody),
+    ),
+)]
 pub(crate) async fn create(api: web::Data<Api>, request: HttpRequest, body: web::Payload) -> Result<HttpResponse> {
     let Fields { action, nodes } = Document::receive(&request, body, &api.config).await?.read()?;
     let action = action.ok_or_else(|| {

@@ -73,7 +73,15 @@ pub struct NodeCard {
 }
 
 /// Whether requests are served, for whoever sends them.
-#[utoipa::path(get, path = "/health", responses((status = 200, description = "How it is", body = Object), (status = 503, description = "Requests are not served now", body = Object), (status = "default", description = "Why not", body = crate::openapi::ErrorBody)))]
+#[utoipa::path(
+    get,
+    path = "/health",
+    responses(
+        (status = 200, description = "How it is", body = Object),
+        (status = 503, description = "Requests are not served now", body = Object),
+        (status = "default", description = "Why not", body = crate::openapi::ErrorBody),
+    ),
+)]
 pub(crate) async fn health(api: web::Data<Api>) -> Result<HttpResponse> {
     let Status { ready, draining, running, waiting, .. } = api.engine.status().await?;
     let (code, status) = match (ready, draining) {
@@ -85,14 +93,28 @@ pub(crate) async fn health(api: web::Data<Api>) -> Result<HttpResponse> {
 }
 
 /// Whether the service answers at all, for whoever would start it again: it may wait for shards.
-#[utoipa::path(get, path = "/live", responses((status = 200, description = "How it is", body = Object), (status = "default", description = "Why not", body = crate::openapi::ErrorBody)))]
+#[utoipa::path(
+    get,
+    path = "/live",
+    responses(
+        (status = 200, description = "How it is", body = Object),
+        (status = "default", description = "Why not", body = crate::openapi::ErrorBody),
+    ),
+)]
 pub(crate) async fn live(api: web::Data<Api>) -> Result<HttpResponse> {
     api.engine.status().await?;
     Ok(HttpResponse::Ok().json(json!({ "status": "alive" })))
 }
 
 /// What every stage holds and does, for people and programs that look after it.
-#[utoipa::path(get, path = "/admin/v1/status", responses((status = 200, description = "How it is", body = Object), (status = "default", description = "Why not", body = crate::openapi::ErrorBody)))]
+#[utoipa::path(
+    get,
+    path = "/admin/v1/status",
+    responses(
+        (status = 200, description = "How it is", body = Object),
+        (status = "default", description = "Why not", body = crate::openapi::ErrorBody),
+    ),
+)]
 pub(crate) async fn report(api: web::Data<Api>) -> Result<HttpResponse> {
     let status = api.engine.status().await?;
     let model = api.engine.model();
@@ -108,7 +130,14 @@ pub(crate) async fn report(api: web::Data<Api>) -> Result<HttpResponse> {
 }
 
 /// All metrics of the process, in the text form of Prometheus.
-#[utoipa::path(get, path = "/metrics", responses((status = 200, description = "The metrics", body = String, content_type = "text/plain"), (status = "default", description = "Why not", body = crate::openapi::ErrorBody)))]
+#[utoipa::path(
+    get,
+    path = "/metrics",
+    responses(
+        (status = 200, description = "The metrics", body = String, content_type = "text/plain"),
+        (status = "default", description = "Why not", body = crate::openapi::ErrorBody),
+    ),
+)]
 pub(crate) async fn metrics(api: web::Data<Api>, request: HttpRequest) -> Result<HttpResponse> {
     let Some(handle) = &api.config.metrics else {
         return Err(Error::UnknownRoute { method: request.method().clone(), path: request.path().to_owned() });
@@ -161,7 +190,14 @@ fn measure_cache(cache: &CacheStatus) {
 }
 
 /// What there is.
-#[utoipa::path(get, path = "/", responses((status = 200, description = "The pages", body = String, content_type = "text/plain"), (status = "default", description = "Why not", body = crate::openapi::ErrorBody)))]
+#[utoipa::path(
+    get,
+    path = "/",
+    responses(
+        (status = 200, description = "The pages", body = String, content_type = "text/plain"),
+        (status = "default", description = "Why not", body = crate::openapi::ErrorBody),
+    ),
+)]
 pub(crate) async fn hello(api: web::Data<Api>) -> HttpResponse {
     let model = api.engine.model();
     HttpResponse::Ok().content_type("text/plain; charset=utf-8").body(format!(

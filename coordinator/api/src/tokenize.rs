@@ -34,7 +34,15 @@ struct DetokenizeFields {
 }
 
 /// The tokens of a text, or those that a conversation would be answered from.
-#[utoipa::path(post, path = "/tokenize", request_body = TokenizeFields, responses((status = 200, description = "The tokens", body = Object), (status = "default", description = "Why not", body = crate::openapi::ErrorBody)))]
+#[utoipa::path(
+    post,
+    path = "/tokenize",
+    request_body = TokenizeFields,
+    responses(
+        (status = 200, description = "The tokens", body = Object),
+        (status = "default", description = "Why not", body = crate::openapi::ErrorBody),
+    ),
+)]
 pub(crate) async fn tokenize(api: web::Data<Api>, request: HttpRequest, body: web::Payload) -> Result<HttpResponse> {
     let document = Document::receive(&request, body, &api.config).await?;
     let answer = Api::in_background(&api, move |api| encode(api, document.read()?)).await?;
@@ -42,7 +50,15 @@ pub(crate) async fn tokenize(api: web::Data<Api>, request: HttpRequest, body: we
 }
 
 /// The text of tokens.
-#[utoipa::path(post, path = "/detokenize", request_body = DetokenizeFields, responses((status = 200, description = "The text", body = Object), (status = "default", description = "Why not", body = crate::openapi::ErrorBody)))]
+#[utoipa::path(
+    post,
+    path = "/detokenize",
+    request_body = DetokenizeFields,
+    responses(
+        (status = 200, description = "The text", body = Object),
+        (status = "default", description = "Why not", body = crate::openapi::ErrorBody),
+    ),
+)]
 pub(crate) async fn detokenize(api: web::Data<Api>, request: HttpRequest, body: web::Payload) -> Result<HttpResponse> {
     let document = Document::receive(&request, body, &api.config).await?;
     let answer = Api::in_background(&api, move |api| decode(api, document.read()?)).await?;
