@@ -8,6 +8,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use paceline_compute::LoadedStage;
 use paceline_compute::device::{ChunkRows, StepInputs};
+use paceline_grammar::Speller;
 use paceline_proto::{Chunk, ChunkInput, Epoch, Frame, Operation, Payload, Step, StepDone, StepId, Wanted};
 
 use crate::checks::check_chunks;
@@ -81,6 +82,13 @@ impl SharedStage {
             stage: Arc::new(Mutex::new(Some(stage))),
             turn: Arc::default(),
         }
+    }
+
+    /// Lets the tail hold answers to a grammar: `speller` knows how the model's tokens are spelled.
+    #[must_use]
+    pub fn with_speller(mut self, speller: Arc<Speller>) -> Self {
+        self.tail.know(speller);
+        self
     }
 
     /// Where it stands.

@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use actix_web::{HttpRequest, HttpResponse, web};
 use paceline_coordinator::{Engine, Generate};
-use paceline_text::Tokenizer;
+use paceline_text::{AnswerParser, Tokenizer};
 use serde::Deserialize;
 
 use crate::answers::Answers;
@@ -18,6 +18,7 @@ use crate::prompt::{self, Prompt};
 use crate::server::Api;
 use crate::settings::{CommonFields, Delivery, MAX_LOGPROBS, integer};
 use crate::unserved::UnservedFields;
+use crate::wishes::AnswerShape;
 use crate::{reuse, sse, transcript};
 
 /// The most answers of one request, over all prompts.
@@ -97,6 +98,11 @@ impl Reply {
         self.prompts.len() * self.delivery.choices
     }
 
+    /// Completions are text and nothing else.
+    fn parsers(&self) -> Vec<AnswerParser> {
+        (0..self.count()).map(|_| AnswerShape::default().parser(String::new())).collect()
+    }
+
     /// The ids of the tokens of an answer's prompt, if they were asked for.
     fn prompt_token_ids(&self, index: usize) -> Option<&[u32]> {
         self.delivery.token_ids.then(|| &*self.prompts[index / self.delivery.choices].tokens)
@@ -111,7 +117,7 @@ pub(crate) async fn create(api: web::Data<Api>, request: HttpRequest, body: web:
     if reply.delivery.stream {
         return sse::respond(answers, events::TextEvents::new(reply), &api.config).await;
     }
-    let (transcripts, tally) = transcript::collect(answers, reply.count(), reply.delivery.choices).await?;
+    let (transcripts, tally) = transcript::collect(answers, reply.parsers(), reply.delivery.choices).await?;
     tally.record();
     let completion = completion::TextCompletion::new(&reply, transcripts, &tally);
     Ok(reuse::tell(HttpResponse::Ok(), tally.reuse()).json(completion))
@@ -119,7 +125,7 @@ pub(crate) async fn create(api: web::Data<Api>, request: HttpRequest, body: web:
 
 /// From the body to the work to be done; takes time with long prompts.
 fn prepare(api: &Api, document: &Document) -> Result<(Vec<Generate>, Reply)> {
-    document.read::<UnservedFields>()?.check()?;
+    document.read::<UnservedFields>()?.check(&[])?;
     let fields: CompletionFields = document.read()?;
     let logprobs = integer("logprobs", fields.logprobs, 0, MAX_LOGPROBS)?.map(|count| count as u32);
     let (settings, delivery) = document.read::<CommonFields>()?.check(api, logprobs)?;

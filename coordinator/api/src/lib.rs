@@ -24,10 +24,12 @@ mod settings;
 mod sse;
 mod stage_metrics;
 mod status;
+mod structure;
 mod tokenize;
 mod transcript;
 mod unserved;
 mod usage;
+mod wishes;
 
 pub use access::ApiKeys;
 pub use cache::{CacheReport, PathCard};

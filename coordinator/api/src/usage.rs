@@ -14,11 +14,17 @@ pub(crate) struct Usage {
     completion_tokens: usize,
     total_tokens: usize,
     prompt_tokens_details: PromptDetails,
+    completion_tokens_details: CompletionDetails,
 }
 
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize)]
 struct PromptDetails {
     cached_tokens: usize,
+}
+
+#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize)]
+struct CompletionDetails {
+    reasoning_tokens: usize,
 }
 
 /// Where the time went, with the names of llama.cpp. Of several answers at once it is the time of the slowest and
@@ -47,6 +53,7 @@ pub(crate) struct Tally {
     prompt: usize,
     cached: usize,
     completion: usize,
+    reasoning: usize,
     finished: usize,
     /// Of all prompts together.
     reuse: Reuse,
@@ -69,6 +76,11 @@ impl Tally {
         self.queued = self.queued.max(finished.timings.queued);
         self.prefill = self.prefill.max(finished.timings.prefill);
         self.decode = self.decode.max(finished.timings.decode);
+    }
+
+    /// Counts the tokens of an answer that were thoughts.
+    pub(crate) fn add_reasoning(&mut self, tokens: usize) {
+        self.reasoning += tokens;
     }
 
     /// How many answers were counted.
@@ -94,6 +106,7 @@ impl Tally {
             completion_tokens: self.completion,
             total_tokens: self.prompt + self.completion,
             prompt_tokens_details: PromptDetails { cached_tokens: self.cached },
+            completion_tokens_details: CompletionDetails { reasoning_tokens: self.reasoning },
         }
     }
 
