@@ -121,7 +121,7 @@ async fn serve(arguments: &CoordinatorArgs, parts: Parts) -> Result<()> {
         link: arguments.link,
         overrides: model::overrides(&arguments.model),
         advertise: arguments.advertise.as_deref().and_then(advertised),
-        api: http.address()?,
+        api: http.url()?,
     });
     let http = http.of_cluster(seen, Arc::new(cluster.clone()));
     let service = service::Service { authority: Arc::clone(&authority), cluster: cluster.clone() };

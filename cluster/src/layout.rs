@@ -4,7 +4,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use anyhow::{Context, Result, ensure};
-use paceline_compute::device::MemorySpec;
+use paceline_compute::device::{LogSpec, MemorySpec};
 use paceline_core::Limits;
 use paceline_core::limits::LEAST_PREFILL_ROWS;
 use paceline_core::planner::{self, Host, Placement, Wishes};
@@ -33,7 +33,9 @@ pub(crate) fn plan(
     let limits = limits(&placement, prefill_rows);
     limits.check()?;
     let Placement { page_tokens, pages, slots, key_type, value_type, step_rows, step_wanted, .. } = placement;
-    let memory = MemorySpec { page_tokens, pages, slots, key_type, value_type, rows: step_rows, wanted: step_wanted };
+    let logs = LogSpec::NONE;
+    let memory =
+        MemorySpec { page_tokens, pages, slots, key_type, value_type, rows: step_rows, wanted: step_wanted, logs };
     Ok(Plan {
         model: gguf.clone(),
         names: vec![model::name(model)],

@@ -30,11 +30,11 @@ pub(crate) fn serve(arguments: &ServeArgs) -> Result<()> {
 
 async fn serve_until_signal(loaded: Loaded, http: Http, supervisor: Supervisor) -> Result<()> {
     let cards = loaded.cards.clone();
-    let address = http.address()?;
+    let url = http.url()?;
     let running = loaded.start()?;
     http::warm_up(&running.engine).await?;
     let signals = Signals::new()?;
-    let ready = text::ready(&running.engine.model(), &cards, address);
+    let ready = text::ready(&running.engine.model(), &cards, &url);
     std::io::stderr().write_all(ready.as_bytes()).context("cannot write to standard error")?;
     let (engine, control) = (running.engine.clone(), running.control.clone());
     let end = {

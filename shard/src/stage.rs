@@ -84,13 +84,6 @@ impl SharedStage {
         }
     }
 
-    /// Lets the tail hold answers to a grammar: `speller` knows how the model's tokens are spelled.
-    #[must_use]
-    pub fn with_speller(mut self, speller: Arc<Speller>) -> Self {
-        self.tail.know(speller);
-        self
-    }
-
     /// Where it stands.
     pub fn place(&self) -> Place {
         self.place
@@ -140,6 +133,13 @@ impl Stage {
         }
     }
 
+    /// Lets the tail hold answers to a grammar: `speller` knows how the model's tokens are spelled.
+    #[must_use]
+    pub fn with_speller(mut self, speller: Arc<Speller>) -> Self {
+        self.tail.know(speller);
+        self
+    }
+
     /// Where it stands.
     pub fn place(&self) -> Place {
         self.place
@@ -185,7 +185,7 @@ impl Stage {
         for operation in &frame.step.operations {
             self.apply(operation)?;
         }
-        check_chunks(&frame.step, self.place, &mut self.sessions, &self.loaded.memory())?;
+        check_chunks(&mut frame.step, self.place, &mut self.sessions, &self.loaded.memory())?;
         self.feedback.drain();
         self.feedback.keep(|session| self.sessions.has(session));
         self.collect(&mut frame)?;
@@ -263,7 +263,8 @@ impl Stage {
         for chunk in step.chunks.iter().filter(|chunk| !chunk.void) {
             let memory = self.sessions.get(chunk.session)?;
             let (rows, start) = (chunk.input.rows(), chunk.start as usize);
-            chunks.push(ChunkRows { first_row, rows, start, slot: memory.slot, pages: &memory.pages });
+            let log = memory.log_of(start, chunk.wanted.drafts() as usize);
+            chunks.push(ChunkRows { first_row, rows, start, slot: memory.slot, pages: &memory.pages, log });
             first_row += rows;
         }
         self.loaded.run(&StepInputs {
@@ -273,6 +274,11 @@ impl Stage {
             positions: &self.rows.positions,
             wanted: &self.rows.wanted,
         })?;
+        for chunk in step.chunks.iter().filter(|chunk| !chunk.void) {
+            let memory = self.sessions.get_mut(chunk.session)?;
+            memory.uncertain = chunk.wanted.drafts() as usize;
+            memory.certain = chunk.start as usize + chunk.input.rows() - memory.uncertain;
+        }
         Ok(())
     }
 

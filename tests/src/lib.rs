@@ -6,6 +6,7 @@
 pub mod chaos;
 pub mod exactness;
 pub mod golden;
+pub mod load;
 pub mod model_run;
 pub mod models;
 pub mod npy;

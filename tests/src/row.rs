@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use paceline_compute::cpu::CpuDevice;
-use paceline_compute::device::{Device, MemorySpec};
+use paceline_compute::device::{Device, LogSpec, MemorySpec};
 use paceline_core::coordinator::{Action, Event, Status};
 use paceline_core::session::{Action as SessionAction, Event as SessionEvent, Finish, Goal, Request, TokenGoal};
 use paceline_core::{Coordinator, Limits, Session};
@@ -90,6 +90,7 @@ impl RowLayout {
             value_type: self.key_value_type,
             rows: limits.step_rows,
             wanted: limits.step_wanted,
+            logs: LogSpec::NONE,
         }
     }
 }
@@ -366,7 +367,8 @@ impl Row {
 /// A row of one stage with memory for one session of 64 tokens, to be fed by hand.
 pub fn single_stage(model: &Arc<Gguf>) -> Stage {
     let (key_type, value_type) = (KvType::F16, KvType::F16);
-    let memory = MemorySpec { page_tokens: 16, pages: 4, slots: 1, key_type, value_type, rows: 64, wanted: 1 };
+    let logs = LogSpec::NONE;
+    let memory = MemorySpec { page_tokens: 16, pages: 4, slots: 1, key_type, value_type, rows: 64, wanted: 1, logs };
     load(model, memory, &Limits::new(1, 1, 4, 16, 64), Epoch::default()).pop().expect("one stage")
 }
 

@@ -57,7 +57,10 @@ fn value(chance: &mut Chance, depth: u32) -> Value {
 pub fn problem(schema: &Value, value: &Value) -> Option<String> {
     let wrong = |what: &str| Some(format!("{value} is {what} under {schema}"));
     if let Some(alternatives) = schema["anyOf"].as_array() {
-        return alternatives.iter().all(|schema| problem(schema, value).is_some()).then(|| format!("{value}: none of {schema}"));
+        return alternatives
+            .iter()
+            .all(|schema| problem(schema, value).is_some())
+            .then(|| format!("{value}: none of {schema}"));
     }
     if let Some(examples) = schema["enum"].as_array() {
         return if examples.contains(value) { None } else { wrong("no example") };
@@ -125,12 +128,25 @@ mod tests {
                 "d": {"type": "string", "pattern": "^[a-f]{2,4}-[0-9]{1,3}$"},
             },
         });
-        for right in [json!({"a": 4}), json!({"a": -3, "b": ["x", null], "c": true, "d": "fade-007"}), json!({"a": 0, "c": "éé"})] {
+        for right in [
+            json!({"a": 4}),
+            json!({"a": -3, "b": ["x", null], "c": true, "d": "fade-007"}),
+            json!({"a": 0, "c": "éé"}),
+        ] {
             assert_eq!(problem(&schema, &right), None);
         }
         for wrong in [
-            json!({}), json!({"a": 5}), json!({"a": 0.5}), json!({"a": "0"}), json!({"a": 0, "b": []}), json!({"a": 0, "b": ["y"]}),
-            json!({"a": 0, "b": ["x", "x", "x"]}), json!({"a": 0, "c": "abc"}), json!({"a": 0, "d": "a-1"}), json!({"a": 0, "e": 1}), json!([]),
+            json!({}),
+            json!({"a": 5}),
+            json!({"a": 0.5}),
+            json!({"a": "0"}),
+            json!({"a": 0, "b": []}),
+            json!({"a": 0, "b": ["y"]}),
+            json!({"a": 0, "b": ["x", "x", "x"]}),
+            json!({"a": 0, "c": "abc"}),
+            json!({"a": 0, "d": "a-1"}),
+            json!({"a": 0, "e": 1}),
+            json!([]),
         ] {
             assert!(problem(&schema, &wrong).is_some(), "{wrong}");
         }

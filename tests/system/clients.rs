@@ -27,3 +27,13 @@ fn client(package: &str, script: &str) {
 fn openai_python() {
     client("openai", "openai_chat.py");
 }
+
+#[test]
+fn openai_python_responses() {
+    client("openai", "openai_responses.py");
+}
+
+#[test]
+fn anthropic_python() {
+    client("anthropic", "anthropic_messages.py");
+}

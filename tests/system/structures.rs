@@ -54,7 +54,9 @@ fn answers_of_random_schemas_are_valid() {
     let count = std::env::var("PACELINE_SCHEMAS").ok().and_then(|count| count.parse().ok()).unwrap_or(SCHEMAS);
     let server = Server::start(&["--sessions", "4", "--ctx", "2048"]);
     let address = server.address;
-    let client = |first: u64| (first..count).step_by(CLIENTS as usize).filter_map(|seed| wrong(address, seed)).collect::<Vec<_>>();
+    let client = |first: u64| {
+        (first..count).step_by(CLIENTS as usize).filter_map(|seed| wrong(address, seed)).collect::<Vec<_>>()
+    };
     let problems: Vec<String> = std::thread::scope(|scope| {
         let clients: Vec<_> = (0..CLIENTS).map(|first| scope.spawn(move || client(first))).collect();
         clients.into_iter().flat_map(|client| client.join().expect("a client")).collect()
@@ -85,7 +87,8 @@ fn choices_expressions_and_grammars_are_kept() {
     let digits = said(json!({"regex": "[0-9]{3}-[a-c]"}));
     assert!(digits.len() == 5 && digits.as_bytes()[3] == b'-', "{digits}");
     assert_eq!(said(json!({"grammar": "start: \"a\" \"b\" | \"ab\""})), "ab");
-    let object: Value = serde_json::from_str(&said(json!({"guided_json": {"type": "object", "maxProperties": 0}}))).unwrap();
+    let object: Value =
+        serde_json::from_str(&said(json!({"guided_json": {"type": "object", "maxProperties": 0}}))).unwrap();
     assert_eq!(object, json!({}));
 }
 
@@ -96,7 +99,8 @@ fn tools_that_must_be_called_are_called_and_strict_ones_strictly() {
         "type": "object", "additionalProperties": false, "required": ["name", "digits"],
         "properties": {"name": {"enum": ["Ruth", "Abel"]}, "digits": {"type": "integer", "minimum": 1, "maximum": 9}},
     });
-    let tools = json!([{"type": "function", "function": {"name": "look_up", "strict": true, "parameters": parameters}}]);
+    let tools =
+        json!([{"type": "function", "function": {"name": "look_up", "strict": true, "parameters": parameters}}]);
     for seed in 0..6 {
         let wish = json!({"tools": tools, "tool_choice": "required", "parallel_tool_calls": false, "seed": seed});
         let answer = ask(server.address, &wish).json();

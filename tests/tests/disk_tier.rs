@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use paceline_compute::cpu::CpuDevice;
 use paceline_compute::cpu::simd::Isa;
-use paceline_compute::device::{Device, MemorySpec};
+use paceline_compute::device::{Device, LogSpec, MemorySpec};
 use paceline_gguf::{Gguf, KvType, ModelShape};
 use paceline_model::StageLayers;
 use paceline_proto::{
@@ -75,7 +75,9 @@ impl Hand {
         let device = CpuDevice::new(1 + life % 2, Some(kinds[life % kinds.len()])).expect("threads");
         let layers = ModelShape::read(model).expect("a shape").layers.len();
         let (pages, slots) = (PAGES as usize, SLOTS as usize);
-        let memory = MemorySpec { page_tokens: PAGE_TOKENS, pages, slots, key_type, value_type, rows: 32, wanted: 1 };
+        let logs = LogSpec::NONE;
+        let memory =
+            MemorySpec { page_tokens: PAGE_TOKENS, pages, slots, key_type, value_type, rows: 32, wanted: 1, logs };
         let stage = |(index, cut): (usize, &Range<usize>)| {
             let place = Place { index, first: index == 0, last: index + 1 == cuts.len(), epoch: Epoch(1) };
             let program = paceline_model::record(model, &StageLayers::of(cut.clone(), layers)).expect("a program");

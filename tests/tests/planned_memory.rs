@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use paceline_compute::device::{Device, MemorySpec, MemoryUse};
+use paceline_compute::device::{Device, LogSpec, MemorySpec, MemoryUse};
 use paceline_core::planner::{Cache, Host, Memory, Placement, Wishes, plan};
 use paceline_gguf::{Gguf, KvType, ModelShape, testing::PublishedShape};
 use paceline_model::{StageLayers, record};
@@ -21,6 +21,7 @@ fn loaded(model: &Arc<Gguf>, placement: &Placement) -> Vec<(Memory, MemoryUse)> 
         value_type: placement.value_type,
         rows: placement.step_rows,
         wanted: placement.step_wanted,
+        logs: LogSpec::NONE,
     };
     let load = |stage: &paceline_core::planner::StagePlan| {
         let layers = StageLayers { layers: stage.layers.clone(), first: stage.first, last: stage.last };

@@ -80,7 +80,7 @@ pub(crate) struct Settings {
     /// Where shards reach this host, if a person says so.
     pub(crate) advertise: Option<IpAddr>,
     /// Where requests are answered, for the summary.
-    pub(crate) api: SocketAddr,
+    pub(crate) api: String,
 }
 
 /// A node that attends.

@@ -169,6 +169,7 @@ impl Making {
             value_type: value_type.to_string(),
             rows: *step_rows as u64,
             wanted: *step_wanted as u64,
+            ..Memory::default()
         }
     }
 

@@ -163,6 +163,7 @@ impl Cluster {
                 value_type: "q8_0".to_owned(),
                 rows: 32,
                 wanted: 2,
+                ..Memory::default()
             }),
             model: Some(Model { manifest: self.manifest.clone(), path: String::new(), sources: self.sources.clone() }),
             from: Some(link(Epoch(epoch), stage as u32, before)),

@@ -42,10 +42,10 @@ const SERVED: [&str; 10] = [
 ];
 
 /// What the answers are told with.
-struct Reply {
+pub(crate) struct Reply {
     head: Head,
     tokenizer: Arc<Tokenizer>,
-    delivery: Delivery,
+    pub(crate) delivery: Delivery,
     logprobs: bool,
     prompt: Prompt,
 }
@@ -57,10 +57,20 @@ impl Reply {
         Self { head, tokenizer: Arc::clone(engine.tokenizer()), delivery, logprobs, prompt }
     }
 
+    /// A parser for an answer, whose calls have ids that begin with `call_ids`.
+    pub(crate) fn parser(&self, call_ids: String) -> AnswerParser {
+        self.prompt.answer.parser(call_ids)
+    }
+
     /// One for each choice.
     fn parsers(&self) -> Vec<AnswerParser> {
-        let parser = |_| self.prompt.answer.parser(format!("call_{}", Uuid::new_v4().simple()));
+        let parser = |_| self.parser(format!("call_{}", Uuid::new_v4().simple()));
         (0..self.delivery.choices).map(parser).collect()
+    }
+
+    /// The name of a line that was taken out of the messages, where one was.
+    pub(crate) fn removed(&self) -> Option<&'static str> {
+        self.prompt.removed.first().map(|removed| removed.noise.name())
     }
 
     /// The ids of the prompt's tokens, if they were asked for.
@@ -78,8 +88,8 @@ fn finish_reason(reason: &'static str, calls: bool) -> &'static str {
 pub(crate) async fn create(api: web::Data<Api>, request: HttpRequest, body: web::Payload) -> Result<HttpResponse> {
     let document = Document::receive(&request, body, &api.config).await?;
     let (requests, reply) = Api::in_background(&api, move |api| prepare(api, &document)).await?;
-    let answers = Answers::start(&api.engine, requests);
-    let removed = reply.prompt.removed.first().map(|removed| removed.noise);
+    let answers = Answers::start(&api, &request, requests)?;
+    let removed = reply.removed();
     let mut response = if reply.delivery.stream {
         sse::respond(answers, events::ChatEvents::new(reply), &api.config).await?
     } else {
@@ -89,14 +99,19 @@ pub(crate) async fn create(api: web::Data<Api>, request: HttpRequest, body: web:
         let completion = completion::ChatCompletion::new(&reply, transcripts, &tally);
         reuse::tell(HttpResponse::Ok(), tally.reuse()).json(completion)
     };
-    if let Some(noise) = removed {
-        response.headers_mut().insert(REMOVED, HeaderValue::from_static(noise.name()));
-    }
+    tell_removed(&mut response, removed);
     Ok(response)
 }
 
+/// Says what was taken out of the messages.
+pub(crate) fn tell_removed(response: &mut HttpResponse, removed: Option<&'static str>) {
+    if let Some(name) = removed {
+        response.headers_mut().insert(REMOVED, HeaderValue::from_static(name));
+    }
+}
+
 /// From the body to the work to be done; takes time with long conversations.
-fn prepare(api: &Api, document: &Document) -> Result<(Vec<Generate>, Reply)> {
+pub(crate) fn prepare(api: &Api, document: &Document) -> Result<(Vec<Generate>, Reply)> {
     document.read::<UnservedFields>()?.check(&SERVED)?;
     let fields: ChatFields = document.read()?;
     let logprobs = fields.logprobs()?;

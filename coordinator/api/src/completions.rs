@@ -30,6 +30,7 @@ const MAX_ANSWERS: usize = 128;
 struct CompletionFields {
     prompt: Option<Prompts>,
     logprobs: Option<i64>,
+    echo: Option<bool>,
 }
 
 /// One or several prompts, as text or as tokens.
@@ -59,6 +60,20 @@ impl Prompts {
         }
     }
 
+    /// The prompts as texts.
+    fn texts(&self, api: &Api) -> Result<Vec<String>> {
+        let decode = |tokens: &[i64]| {
+            let tokens = prompt::check_tokens("prompt", tokens, api.engine.tokenizer().vocabulary_size())?;
+            Ok(api.engine.tokenizer().decode_with_special(&tokens)?)
+        };
+        match self {
+            Self::Text(prompt) => Ok(vec![prompt.clone()]),
+            Self::Texts(prompts) => Ok(prompts.clone()),
+            Self::Tokens(prompt) => Ok(vec![decode(prompt)?]),
+            Self::TokenLists(prompts) => prompts.iter().map(|tokens| decode(tokens)).collect(),
+        }
+    }
+
     fn count(&self) -> usize {
         match self {
             Self::Text(_) | Self::Tokens(_) => 1,
@@ -85,12 +100,14 @@ struct Reply {
     delivery: Delivery,
     logprobs: bool,
     prompts: Vec<Prompt>,
+    /// The texts of the prompts, where answers begin with them.
+    echoes: Vec<String>,
 }
 
 impl Reply {
     fn new(engine: &Engine, delivery: Delivery, logprobs: bool, prompts: Vec<Prompt>) -> Self {
         let head = Head::new("cmpl", "text_completion", &engine.model().id);
-        Self { head, tokenizer: Arc::clone(engine.tokenizer()), delivery, logprobs, prompts }
+        Self { head, tokenizer: Arc::clone(engine.tokenizer()), delivery, logprobs, prompts, echoes: Vec::new() }
     }
 
     /// Answers to all prompts.
@@ -103,6 +120,11 @@ impl Reply {
         (0..self.count()).map(|_| AnswerShape::default().parser(String::new())).collect()
     }
 
+    /// What an answer begins with.
+    fn echo(&self, index: usize) -> &str {
+        self.echoes.get(index / self.delivery.choices).map_or("", String::as_str)
+    }
+
     /// The ids of the tokens of an answer's prompt, if they were asked for.
     fn prompt_token_ids(&self, index: usize) -> Option<&[u32]> {
         self.delivery.token_ids.then(|| &*self.prompts[index / self.delivery.choices].tokens)
@@ -113,7 +135,7 @@ impl Reply {
 pub(crate) async fn create(api: web::Data<Api>, request: HttpRequest, body: web::Payload) -> Result<HttpResponse> {
     let document = Document::receive(&request, body, &api.config).await?;
     let (requests, reply) = Api::in_background(&api, move |api| prepare(api, &document)).await?;
-    let answers = Answers::start(&api.engine, requests);
+    let answers = Answers::start(&api, &request, requests)?;
     if reply.delivery.stream {
         return sse::respond(answers, events::TextEvents::new(reply), &api.config).await;
     }
@@ -125,16 +147,22 @@ pub(crate) async fn create(api: web::Data<Api>, request: HttpRequest, body: web:
 
 /// From the body to the work to be done; takes time with long prompts.
 fn prepare(api: &Api, document: &Document) -> Result<(Vec<Generate>, Reply)> {
-    document.read::<UnservedFields>()?.check(&[])?;
+    document.read::<UnservedFields>()?.check(&["echo"])?;
     let fields: CompletionFields = document.read()?;
     let logprobs = integer("logprobs", fields.logprobs, 0, MAX_LOGPROBS)?.map(|count| count as u32);
     let (settings, delivery) = document.read::<CommonFields>()?.check(api, logprobs)?;
+    let echo = fields.echo.unwrap_or(false);
+    if echo && logprobs.is_some() {
+        let problem = "echo is not served together with logprobs: those of the prompt's tokens are not computed";
+        return Err(Error::unsupported("echo", problem));
+    }
     let prompts = fields.prompt.ok_or_else(|| Error::parameter("prompt", "prompt is missing"))?;
     prompts.check_count(delivery.choices)?;
+    let echoes = if echo { prompts.texts(api)? } else { Vec::new() };
     let prompts: Vec<Prompt> =
         prompts.encode(api)?.into_iter().map(|tokens| Prompt { tokens, ..Prompt::default() }).collect();
     let choices = 0..delivery.choices;
     let requests =
         prompts.iter().flat_map(|prompt| choices.clone().map(|choice| settings.generate(prompt, choice))).collect();
-    Ok((requests, Reply::new(&api.engine, delivery, logprobs.is_some(), prompts)))
+    Ok((requests, Reply { echoes, ..Reply::new(&api.engine, delivery, logprobs.is_some(), prompts) }))
 }

@@ -159,6 +159,11 @@ pub(crate) async fn hello(api: web::Data<Api>) -> HttpResponse {
         "Paceline {} serves {}.\n\n\
          POST /v1/chat/completions   answer a conversation\n\
          POST /v1/completions        continue a text\n\
+         POST /v1/responses          answer a conversation, and keep it\n\
+         GET  /v1/responses/{{id}}     a response that is kept; DELETE forgets it\n\
+         GET  /v1/responses/{{id}}/input_items   what it was asked with\n\
+         POST /v1/messages           answer a conversation, as Anthropic's clients ask\n\
+         POST /v1/messages/count_tokens   its tokens\n\
          GET  /v1/models             the model\n\
          GET  /v1/models/{{id}}        the model, by name\n\
          POST /tokenize              text or messages to tokens\n\

@@ -53,7 +53,7 @@ pub(crate) async fn collect(
                 tally.add(&finished, index.is_multiple_of(choices));
                 tally.add_reasoning(parser.reasoning_tokens());
             }
-            Progress::Failed(error) => return Err(error.into()),
+            Progress::Failed(error) => return Err(error),
         }
     }
     Ok((transcripts, tally))

@@ -288,6 +288,7 @@ impl Session {
                 actions.push(Action::Vector(vector));
                 self.leave(FinishReason::Stop, None, actions);
             }
+            Outcome::Verified(_) => panic!("no chunk brings drafts"),
             Outcome::Void | Outcome::Failed(_) => panic!("the coordinator turns these into a loss"),
         }
     }

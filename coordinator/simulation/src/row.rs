@@ -271,6 +271,7 @@ fn results(frame: Frame) -> StepDone {
             (false, Wanted::Nothing) => Outcome::Stored,
             (false, Wanted::Sample) => Outcome::Sampled(SampledToken { token: 0, logprobs: None }),
             (false, Wanted::Vector) => Outcome::Vector(Vec::new()),
+            (false, Wanted::Verify(_)) => Outcome::Failed("this row has no drafts".to_owned()),
         };
         ChunkResult { session: chunk.session, outcome }
     });

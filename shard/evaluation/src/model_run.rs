@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use std::ops::Range;
 use std::sync::Arc;
 
-use paceline_compute::device::{ChunkRows, MemoryOperation, MemorySpec, NO_TOKEN, StepInputs};
+use paceline_compute::device::{ChunkLog, ChunkRows, LogSpec, MemoryOperation, MemorySpec, NO_TOKEN, StepInputs};
 use paceline_compute::program::{Buffer, Program, Recorded};
 use paceline_compute::{Device, LoadedStage};
 use paceline_gguf::{Gguf, KvType, ModelShape};
@@ -111,6 +111,7 @@ impl ModelRun {
             value_type,
             rows: layout.rows,
             wanted: layout.wanted,
+            logs: LogSpec::NONE,
         };
         let mut stages = Vec::with_capacity(splits.len());
         for layers_of_stage in splits {
@@ -315,7 +316,14 @@ fn chunk_rows<'a>(sessions: &'a HashMap<u32, Session>, chunks: &[Chunk]) -> Vec<
     let place = |chunk: &Chunk| {
         let session = &sessions[&chunk.session];
         let rows = chunk.tokens.len();
-        let placed = ChunkRows { first_row, rows, start: session.tokens, slot: session.slot, pages: &session.pages };
+        let placed = ChunkRows {
+            first_row,
+            rows,
+            start: session.tokens,
+            slot: session.slot,
+            pages: &session.pages,
+            log: ChunkLog::default(),
+        };
         first_row += rows;
         placed
     };

@@ -1,6 +1,6 @@
 //! A chat answer as events.
 
-use paceline_coordinator::{Finished, TokenUpdate};
+use paceline_coordinator::{Finished, Reuse, TokenUpdate};
 use paceline_text::{AnswerParser, Part};
 use serde::Serialize;
 
@@ -126,7 +126,7 @@ fn delta<'r>(part: &'r Part, calls: &mut usize) -> Option<Delta<'r>> {
 }
 
 impl EventWriter for ChatEvents {
-    fn start(&mut self, events: &mut Events) {
+    fn start(&mut self, _reuse: Reuse, events: &mut Events) {
         for index in 0..self.reply.delivery.choices {
             let delta = Delta { role: Some("assistant"), content: Some(""), ..Delta::default() };
             let prompt_token_ids = self.reply.prompt_token_ids();

@@ -50,7 +50,7 @@ impl<'r> Choice<'r> {
             finish_reason: transcript.finish_reason,
             prompt_token_ids: reply.prompt_token_ids(index),
             token_ids: reply.delivery.token_ids.then(|| transcript.token_ids()),
-            text: transcript.answer.text,
+            text: format!("{}{}", reply.echo(index), transcript.answer.text),
         }
     }
 }

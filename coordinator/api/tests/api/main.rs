@@ -9,6 +9,8 @@ mod client;
 mod completions;
 mod harness;
 mod leaving;
+mod messages;
 mod pages;
+mod protection;
 mod refusals;
 mod scaling;

@@ -1,7 +1,7 @@
 //! The small pages, and who may see them.
 
 use metrics_exporter_prometheus::PrometheusBuilder;
-use paceline_api::{ApiConfig, ApiKeys, SERVICE, StatusReport};
+use paceline_api::{ApiConfig, ApiKey, ApiKeys, SERVICE, StatusReport};
 use paceline_coordinator::placement::{MemoryBytes, StageMemory};
 use paceline_coordinator::{CacheStatus, FinishReason, LinkCard, StageCard, StageStatus, Status};
 use serde_json::json;
@@ -169,7 +169,7 @@ async fn the_first_page_lists_the_others() {
 
 #[tokio::test]
 async fn keys_open_everything_but_health_which_is_open() {
-    let api_keys = ApiKeys::new(["secret", "other"]);
+    let api_keys = ApiKeys::new(["secret", "other"].map(ApiKey::new));
     let service = Service::start(ApiConfig { api_keys, ..ApiConfig::default() });
     for (path, key, status) in [
         ("/v1/models", "", 401),

@@ -161,7 +161,6 @@ async fn what_would_change_the_answer_is_not_ignored() {
         ("audio", json!({ "voice": "v" })),
         ("best_of", json!(3)),
         ("suffix", json!("end")),
-        ("echo", json!(true)),
         ("min_tokens", json!(5)),
     ] {
         for path in [CHAT, TEXT] {

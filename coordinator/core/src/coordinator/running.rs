@@ -414,7 +414,7 @@ impl Running {
                 }
             }
             Outcome::Vector(_) => self.owed = false,
-            Outcome::Stored | Outcome::Void | Outcome::Failed(_) => {}
+            Outcome::Stored | Outcome::Verified(_) | Outcome::Void | Outcome::Failed(_) => {}
         }
         Some(Came { outcome, position: end })
     }

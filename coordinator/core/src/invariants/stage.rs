@@ -159,6 +159,7 @@ impl SymbolicStage {
                 open.sampled.insert(step, token);
                 Outcome::Sampled(SampledToken { token, logprobs: None })
             }
+            Wanted::Verify(_) => Outcome::Failed("this row has no drafts".to_owned()),
         };
         Ok(ChunkResult { session, outcome })
     }

@@ -212,6 +212,7 @@ impl Row {
                     Outcome::Sampled(SampledToken { token, logprobs: None })
                 }
             }
+            Wanted::Verify(_) => Outcome::Failed("this row has no drafts".to_owned()),
         };
         ChunkResult { session: chunk.session, outcome }
     }

@@ -449,14 +449,16 @@ const CLOSE: u32 = 5;
 /// A few words, tags around reasoning, and an end.
 fn speller() -> Speller {
     let text = |text: &'static str| Spelling::Text(text.as_bytes());
-    let words = [text("yes"), text("no"), text("y"), text("es"), Spelling::Special("<open>"), Spelling::Special("<close>")];
+    let words =
+        [text("yes"), text("no"), text("y"), text("es"), Spelling::Special("<open>"), Spelling::Special("<close>")];
     let more = [Spelling::Special("<end>"), text("x"), text("\n")];
     Speller::new(words.into_iter().chain(more), &[END]).unwrap()
 }
 
 /// Thinks, and then says yes or no.
 fn yes_or_no() -> SamplingSettings {
-    let thinking = ThinkingSettings { is_open: true, opens: Some(4), closes: CLOSE, budget: None, closing: vec![CLOSE, 8] };
+    let thinking =
+        ThinkingSettings { is_open: true, opens: Some(4), closes: CLOSE, budget: None, closing: vec![CLOSE, 8] };
     let grammar = Grammar::choice(&["yes", "no"]).unwrap().text().to_owned();
     SamplingSettings {
         thinking: Some(Box::new(thinking)),
@@ -478,7 +480,8 @@ fn a_structure_holds_behind_reasoning_through_drafts_replays_and_moves() {
     let mut plain = Sampler::resume(yes_or_no(), vocabulary, 2).unwrap();
     plain.observe(0, &[7, 7]).unwrap();
     let closes = [false, false, true, false, false, false, false];
-    let said: Vec<u32> = (2..).zip(closes).map(|(position, closes)| token(&mut plain, position, &row(closes))).collect();
+    let said: Vec<u32> =
+        (2..).zip(closes).map(|(position, closes)| token(&mut plain, position, &row(closes))).collect();
     // It may not end while it thinks, closes in form, and says "y" and "es" before it may end.
     assert_eq!(said, [7, 7, CLOSE, 8, 2, 3, END]);
     for cut in 0..said.len() {
