@@ -16,7 +16,7 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 use paceline_core::planner::{CacheRam, DeviceGroup, LinkSpeed, Targets};
 use paceline_gguf::KvType;
 
-pub(crate) use api::ApiArgs;
+pub(crate) use api::{ApiArgs, OnOff};
 pub(crate) use cache::{CacheAction, CacheArgs};
 pub(crate) use cluster::{CoordinatorArgs, LinkChoice, ShardArgs, TokenArgs, TokenCommand};
 pub(crate) use draft::DraftArgs;

@@ -18,7 +18,7 @@ use tokio::net::TcpStream;
 use tokio::sync::watch;
 use tokio::time::timeout;
 
-use crate::cli::ApiArgs;
+use crate::cli::{ApiArgs, OnOff};
 use crate::supervisor::Supervisor;
 use crate::{host, shutdown};
 
@@ -138,7 +138,12 @@ fn api_config(arguments: &ApiArgs, gguf: &Gguf) -> Result<ApiConfig> {
         audit_bodies: arguments.audit_bodies,
         body_bytes: (arguments.body_limit as usize) << 20,
         request_deadline: Duration::from_secs(u64::from(arguments.request_deadline)),
-        defaults: recommended_sampling(gguf)?,
+        defaults: Defaults {
+            thinking: arguments.thinking.map(|switch| switch == OnOff::On),
+            thinking_budget: arguments.thinking_budget,
+            template_variables: template_variables(arguments)?,
+            ..recommended_sampling(gguf)?
+        },
         keep_client_noise: arguments.keep_client_noise,
         // Answers have ended by then; what is left of them is read, or never.
         shutdown_timeout: shutdown::FLUSH,
@@ -146,6 +151,12 @@ fn api_config(arguments: &ApiArgs, gguf: &Gguf) -> Result<ApiConfig> {
         metrics: Some(metrics),
         ..ApiConfig::default()
     })
+}
+
+/// The variables of the chat template from the command line.
+fn template_variables(arguments: &ApiArgs) -> Result<serde_json::Map<String, serde_json::Value>> {
+    let Some(text) = &arguments.chat_template_kwargs else { return Ok(serde_json::Map::new()) };
+    serde_json::from_str(text).context("--chat-template-kwargs is no JSON object")
 }
 
 /// The settings that the model's makers recommend, where its file carries them.

@@ -123,8 +123,8 @@ pub(crate) fn load(plan: Plan) -> Result<Loaded> {
     let loaded: Vec<Result<(Stage, LoadedAs)>> = std::thread::scope(|scope| {
         let threads = (0..count).map(|index| {
             let feedback = feedbacks[index].take().unwrap_or_else(Feedback::own);
-            let (plan, bar) = (&plan, &bar);
-            scope.spawn(move || load_stage(plan, index, feedback, bar))
+            let (plan, bar, tokenizer) = (&plan, &bar, &*tokenizer);
+            scope.spawn(move || load_stage(plan, index, feedback, tokenizer, bar))
         });
         let threads: Vec<_> = threads.collect();
         let join = |thread: std::thread::ScopedJoinHandle<'_, _>| {
@@ -138,7 +138,13 @@ pub(crate) fn load(plan: Plan) -> Result<Loaded> {
     Ok(Loaded { plan, stages, tokenizer, template, cards })
 }
 
-fn load_stage(plan: &Plan, index: usize, feedback: Feedback, bar: &ProgressBar) -> Result<(Stage, LoadedAs)> {
+fn load_stage(
+    plan: &Plan,
+    index: usize,
+    feedback: Feedback,
+    tokenizer: &Tokenizer,
+    bar: &ProgressBar,
+) -> Result<(Stage, LoadedAs)> {
     let part = &plan.placement.stages[index];
     let layers = StageLayers { layers: part.layers.clone(), first: part.first, last: part.last };
     let program = paceline_model::record_with(&plan.model, &layers, &plan.overrides)?;
@@ -149,7 +155,19 @@ fn load_stage(plan: &Plan, index: usize, feedback: Feedback, bar: &ProgressBar) 
     let memory = loaded.memory_use();
     let place = Place { index, first: part.first, last: part.last, epoch: Epoch::default() };
     let summary = LoadedAs { layers: part.layers.clone(), device: device.describe(), memory };
-    Ok((Stage::new(place, loaded, feedback), summary))
+    let stage = Stage::new(place, loaded, feedback);
+    Ok((if place.last { with_speller(stage, tokenizer) } else { stage }, summary))
+}
+
+/// Lets a tail hold answers to grammars. Whatever is wrong with the vocabulary, it serves without.
+pub(crate) fn with_speller(stage: Stage, tokenizer: &Tokenizer) -> Stage {
+    match tokenizer.speller() {
+        Ok(speller) => stage.with_speller(speller),
+        Err(error) => {
+            warn!(%error, "answers cannot be held to schemas and grammars");
+            stage
+        }
+    }
 }
 
 /// The threads of a stage. To be called from a thread that no device has pinned yet.

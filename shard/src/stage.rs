@@ -8,10 +8,10 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use paceline_compute::LoadedStage;
 use paceline_compute::device::{ChunkRows, StepInputs};
+use paceline_grammar::Speller;
 use paceline_proto::{
     Chunk, ChunkInput, ChunkResult, Epoch, Frame, Operation, Payload, Step, StepDone, StepId, Wanted,
 };
-
 use tracing::warn;
 
 use crate::checks::check_chunks;
@@ -155,6 +155,13 @@ impl Stage {
     /// Does it make drafts?
     pub fn has_drafter(&self) -> bool {
         self.drafter.is_some()
+    }
+
+    /// Lets the tail hold answers to a grammar: `speller` knows how the model's tokens are spelled.
+    #[must_use]
+    pub fn with_speller(mut self, speller: Arc<Speller>) -> Self {
+        self.tail.know(speller);
+        self
     }
 
     /// Where it stands.

@@ -2,14 +2,16 @@
 //! needs; a row of logits never leaves it.
 
 use std::collections::HashMap;
+use std::sync::Arc;
 
 use paceline_compute::LoadedStage;
 use paceline_compute::program::{Buffer, Program};
+use paceline_grammar::Speller;
 use paceline_proto::{
     Chunk, ChunkInput, ChunkResult, Outcome, Reused, SampledToken, SamplingSettings, SessionId, SessionSampler, StepId,
     Verified, Wanted,
 };
-use paceline_sampling::Sampler;
+use paceline_sampling::{Sampler, Vocabulary};
 
 use crate::feedback::Feedback;
 use crate::{Error, Result};
@@ -26,6 +28,8 @@ struct Outputs {
 /// The samplers of all open sessions.
 pub(crate) struct Tail {
     outputs: Option<Outputs>,
+    /// How the model's tokens are spelled, for answers that must follow a grammar.
+    speller: Option<Arc<Speller>>,
     /// Each session's newest token and its position, which a chunk sent ahead must begin with.
     newest: HashMap<SessionId, (u32, u32)>,
     /// Settings that cannot be used fail their own session, when it wants its first token.
@@ -41,7 +45,11 @@ impl Tail {
             hidden,
             width: program.width(hidden),
         });
-        Self { outputs, newest: HashMap::new(), samplers: HashMap::new(), row: Vec::new() }
+        Self { outputs, speller: None, newest: HashMap::new(), samplers: HashMap::new(), row: Vec::new() }
+    }
+
+    pub(crate) fn know(&mut self, speller: Arc<Speller>) {
+        self.speller = Some(speller);
     }
 
     /// `reused` is checked already.
@@ -52,7 +60,7 @@ impl Tail {
         generated_from: u32,
         reused: &Reused,
     ) -> Result<()> {
-        let vocabulary = self.outputs()?.vocabulary;
+        let vocabulary = self.vocabulary()?;
         let known_from = reused.tokens - reused.last.len() as u32;
         let sampler = Sampler::resume(settings.clone(), vocabulary, generated_from)
             .and_then(|mut sampler| sampler.observe(known_from, &reused.last).map(|()| sampler))
@@ -74,15 +82,17 @@ impl Tail {
 
     /// Takes over the samplers of another tail.
     pub(crate) fn restore(&mut self, memories: Vec<SessionSampler>) -> Result<()> {
-        let vocabulary = self.outputs()?.vocabulary;
-        for SessionSampler { session, sampler } in memories {
+        let vocabulary = self.vocabulary()?;
+        let restored = memories.into_iter().map(|SessionSampler { session, sampler }| {
             let unusable = |error: paceline_sampling::Error| Error::Sampler { session, reason: error.to_string() };
             let sampler = match sampler {
                 Ok(memory) => Ok(Sampler::restore(memory, vocabulary).map_err(unusable)?),
                 Err(reason) => Err(reason),
             };
-            self.samplers.insert(session, sampler);
-        }
+            Ok((session, sampler))
+        });
+        let restored: Vec<_> = restored.collect::<Result<_>>()?;
+        self.samplers.extend(restored);
         Ok(())
     }
 
@@ -162,6 +172,10 @@ impl Tail {
                 Ok(self.sampled(chunk, tokens))
             }
         }
+    }
+
+    fn vocabulary(&self) -> Result<Vocabulary<'_>> {
+        Ok(Vocabulary { size: self.outputs()?.vocabulary, speller: self.speller.as_deref() })
     }
 
     /// The outcome of tokens that follow a chunk, the last of which is the session's newest.

@@ -12,4 +12,5 @@ pub mod models;
 pub mod npy;
 pub mod random;
 pub mod row;
+pub mod schemas;
 pub mod warm;

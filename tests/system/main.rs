@@ -22,4 +22,5 @@ mod restarts;
 mod scaling;
 mod status;
 mod strangers;
+mod structures;
 mod supervised;

@@ -51,6 +51,15 @@ pub(crate) struct ApiArgs {
     /// A chat template instead of the model's.
     #[arg(long, value_name = "FILE")]
     pub(crate) chat_template: Option<PathBuf>,
+    /// Variables of the chat template, as a JSON object, for requests that do not give them.
+    #[arg(long, value_name = "JSON")]
+    pub(crate) chat_template_kwargs: Option<String>,
+    /// Whether models that can think before they answer do, for requests that do not say [default: as the template has it].
+    #[arg(long, value_name = "on|off", value_enum, hide_possible_values = true)]
+    pub(crate) thinking: Option<OnOff>,
+    /// The most tokens of thinking, for requests that do not say [default: as many as the model wants].
+    #[arg(long, value_name = "TOKENS")]
+    pub(crate) thinking_budget: Option<u32>,
     /// Leave lines in system prompts that known clients change on every request, such as Claude Code's billing line. They
     /// are taken out otherwise, and the response says so: they keep everything behind them out of the cache.
     #[arg(long)]
@@ -67,4 +76,13 @@ pub(crate) struct ApiArgs {
     /// Seconds that running answers have to finish at shutdown.
     #[arg(long, default_value_t = 30, value_name = "SECONDS")]
     pub(crate) drain_timeout: u64,
+}
+
+/// A switch that has a position of its own.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+pub(crate) enum OnOff {
+    /// Yes.
+    On,
+    /// No.
+    Off,
 }

@@ -16,6 +16,7 @@ use paceline_proto::{Epoch, Reply};
 use paceline_shard::actor;
 use paceline_shard::worker::Links;
 use paceline_shard::{Feedback, SharedStage, Stage};
+use paceline_text::Tokenizer;
 use paceline_transport::{LinkReceiver, LinkReport, LinkSender, Pending, ReplySender};
 use tokio::sync::{oneshot, watch};
 use tracing::{info, warn};
@@ -23,7 +24,7 @@ use tracing::{info, warn};
 use super::moving;
 use super::order::{LinkEnds, Order, TakeOrder};
 use super::workshop::{Outbox, Running, StageWeights, Workshop, say};
-use crate::link;
+use crate::{link, row};
 
 /// The link from the stage before comes within this time after the order to connect.
 const LINK: Duration = Duration::from_secs(25);
@@ -76,12 +77,16 @@ impl Work {
     async fn try_run(&mut self, load: &Load) -> Result<End> {
         let Order { place, layers, memory, overrides, expected } = Order::read(load)?;
         let pending = self.workshop.0.endpoint.expect(expected);
-        let (loaded, reused) = self.load(load, layers, overrides, memory).await?;
+        let (loaded, reused, tokenizer) = self.load(load, layers, overrides, memory).await?;
         let MemoryUse { weights, pages, states, buffers } = loaded.memory_use();
         info!(epoch = %self.epoch, stage = place.index, weights, reused, "stage loaded");
         let told = Loaded { epoch: self.epoch.0, weights, pages, states, buffers, reused };
         say(&self.outbox, from_shard::Message::Loaded(told));
-        let stage = SharedStage::new(Stage::new(place, loaded, Feedback::own()));
+        let stage = Stage::new(place, loaded, Feedback::own());
+        let stage = SharedStage::new(match tokenizer {
+            Some(tokenizer) => row::with_speller(stage, &tokenizer),
+            None => stage,
+        });
         let connect = unless(&mut self.release, async { (&mut self.connect).await.context("nobody connects") }).await?;
         let workshop = self.workshop.clone();
         let linked = workshop.link(&connect, pending);
@@ -95,7 +100,7 @@ impl Work {
         layers: StageLayers,
         overrides: Overrides,
         memory: MemorySpec,
-    ) -> Result<(Box<dyn LoadedStage>, u64)> {
+    ) -> Result<(Box<dyn LoadedStage>, u64, Option<Tokenizer>)> {
         let (epoch, outbox) = (load.epoch, self.outbox.clone());
         let told = AtomicU64::new(0);
         let fetched = Arc::new(move |fetch_total: u64, fetched: u64| {
@@ -114,10 +119,20 @@ impl Work {
         // What has begun to load is waited for even when it is no longer wanted: its memory is not free before.
         let weights = Arc::clone(&self.weights);
         let loading = tokio::task::spawn_blocking(move || {
-            workshop.load_stage(&model, &layers, &overrides, memory, &weights, &|loaded| {
+            let (loaded, reused) = workshop.load_stage(&model, &layers, &overrides, memory, &weights, &|loaded| {
                 let progress = Progress { epoch, loaded, ..Progress::default() };
                 drop(outbox.try_send(FromShard { message: Some(from_shard::Message::Progress(progress)) }));
-            })
+            })?;
+            // Only a tail chooses tokens.
+            let tokenizer = layers.last.then(|| Tokenizer::from_gguf(&model)).transpose();
+            Ok((
+                loaded,
+                reused,
+                tokenizer.unwrap_or_else(|error| {
+                    warn!(%error, "answers cannot be held to schemas and grammars");
+                    None
+                }),
+            ))
         });
         loading.await.map_err(|_| anyhow!("the thread that loaded the stage panicked"))?
     }

@@ -165,7 +165,7 @@ fn tokens_of(api: &Api, fields: ChangeFields) -> Result<Vec<u32>> {
         (None, Some(messages)) => {
             let variables = fields.chat_template_kwargs.unwrap_or_default();
             let tools = fields.tools.filter(|tools| !tools.is_empty());
-            prompt::encode_unanswered(api, Conversation { messages, tools, variables })?
+            prompt::encode_unanswered(api, Conversation { messages, tools, variables, ..Conversation::default() })?
         }
         (Some(_), Some(_)) => return Err(Error::parameter("prompt", "prompt and messages are both given, send one")),
         (None, None) => {

@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use actix_web::{HttpRequest, HttpResponse, web};
 use paceline_coordinator::{Engine, Generate};
-use paceline_text::Tokenizer;
+use paceline_text::{AnswerParser, Tokenizer};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
@@ -19,6 +19,7 @@ use crate::prompt::{self, Prompt};
 use crate::server::Api;
 use crate::settings::{CommonFields, Delivery, MAX_LOGPROBS, integer};
 use crate::unserved::UnservedFields;
+use crate::wishes::AnswerShape;
 use crate::{reuse, sse, transcript};
 
 /// The most answers of one request, over all prompts.
@@ -124,6 +125,11 @@ impl Reply {
         self.prompts.len() * self.delivery.choices
     }
 
+    /// Completions are text and nothing else.
+    fn parsers(&self) -> Vec<AnswerParser> {
+        (0..self.count()).map(|_| AnswerShape::default().parser(String::new())).collect()
+    }
+
     /// What an answer begins with.
     fn echo(&self, index: usize) -> &str {
         self.echoes.get(index / self.delivery.choices).map_or("", String::as_str)
@@ -156,7 +162,7 @@ pub(crate) async fn create(api: web::Data<Api>, request: HttpRequest, body: web:
     if reply.delivery.stream {
         return sse::respond(answers, events::TextEvents::new(reply), &api.config).await;
     }
-    let (transcripts, tally) = transcript::collect(answers, reply.count(), reply.delivery.choices).await?;
+    let (transcripts, tally) = transcript::collect(answers, reply.parsers(), reply.delivery.choices).await?;
     tally.record();
     let completion = completion::TextCompletion::new(&reply, transcripts, &tally);
     Ok(reuse::tell(HttpResponse::Ok(), tally.reuse()).json(completion))
@@ -164,7 +170,7 @@ pub(crate) async fn create(api: web::Data<Api>, request: HttpRequest, body: web:
 
 /// From the body to the work to be done; takes time with long prompts.
 fn prepare(api: &Api, document: &Document) -> Result<(Vec<Generate>, Reply)> {
-    document.read::<UnservedFields>()?.but_echo().check()?;
+    document.read::<UnservedFields>()?.check(&["echo"])?;
     let fields: CompletionFields = document.read()?;
     let logprobs = integer("logprobs", fields.logprobs, 0, MAX_LOGPROBS)?.map(|count| count as u32);
     let (settings, delivery) = document.read::<CommonFields>()?.check(api, logprobs)?;

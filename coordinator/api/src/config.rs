@@ -117,6 +117,12 @@ pub struct Defaults {
     pub presence_penalty: f32,
     /// The most tokens of an answer. Default: none, until the context is full.
     pub max_tokens: Option<usize>,
+    /// Whether models that can think before they answer do. Default: as the model's template has it.
+    pub thinking: Option<bool>,
+    /// The most tokens of thinking. Default: none.
+    pub thinking_budget: Option<u32>,
+    /// Further variables of the chat template. Default: none.
+    pub template_variables: serde_json::Map<String, serde_json::Value>,
 }
 
 impl Default for Defaults {
@@ -131,6 +137,9 @@ impl Default for Defaults {
             frequency_penalty: 0.0,
             presence_penalty: 0.0,
             max_tokens: None,
+            thinking: None,
+            thinking_budget: None,
+            template_variables: serde_json::Map::new(),
         }
     }
 }

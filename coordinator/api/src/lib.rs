@@ -30,11 +30,13 @@ mod settings;
 mod sse;
 mod stage_metrics;
 mod status;
+mod structure;
 mod tokenize;
 mod transcript;
 mod turn;
 mod unserved;
 mod usage;
+mod wishes;
 
 pub use cache::{CacheReport, PathCard};
 pub use config::{ApiConfig, Defaults};

@@ -90,8 +90,14 @@ impl Settings {
             boundaries: prompt.boundaries.clone(),
             max_tokens: self.max_tokens,
             stop: self.stop.clone(),
-            sampling: SamplingSettings { choice: choice as u32, ..self.sampling.clone() },
-            ignore_end: self.ignore_end,
+            sampling: SamplingSettings {
+                choice: choice as u32,
+                thinking: prompt.answer.thinking.clone(),
+                constraint: prompt.answer.constraint.clone(),
+                ..self.sampling.clone()
+            },
+            // A text that is complete must be able to end.
+            ignore_end: self.ignore_end && prompt.answer.constraint.is_none(),
             show_special: self.show_special,
         }
     }

@@ -87,7 +87,7 @@ fn tokens_of(api: &Api, fields: TokenizeFields) -> Result<Vec<u32>> {
         }
         (None, Some(messages)) => {
             let variables = fields.chat_template_kwargs.unwrap_or_default();
-            let conversation = Conversation { messages, tools: fields.tools, variables };
+            let conversation = Conversation { messages, tools: fields.tools, variables, ..Conversation::default() };
             Ok(prompt::encode_conversation(api, conversation)?.tokens)
         }
         (Some(_), Some(_)) => Err(Error::parameter("content", "content and messages are both given, send one")),

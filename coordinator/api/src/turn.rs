@@ -3,16 +3,13 @@
 
 use actix_web::web;
 use paceline_coordinator::{Finished, Generate, TokenUpdate};
-use paceline_text::{AnswerParser, Part, ToolTable};
+use paceline_text::{AnswerParser, Part};
 use serde_json::Value;
 
 use crate::chat;
 use crate::error::{Error, Result};
 use crate::json::Document;
 use crate::server::Api;
-
-/// So many tokens are enough to see whether a prompt ends within reasoning.
-const END_TOKENS: usize = 16;
 
 /// A conversation, ready to be answered once.
 pub(crate) struct Turn {
@@ -45,12 +42,7 @@ impl Turn {
         let (mut requests, reply) = chat::prepare(api, &Document::of(chat))?;
         let nothing = || Error::Internal("a chat without an answer was prepared".to_owned());
         let request = requests.pop().ok_or_else(nothing)?;
-        let template = api.engine.template().ok_or(paceline_text::Error::NoChatTemplate)?;
-        let format = template.answer_format();
-        let end = &request.prompt[request.prompt.len().saturating_sub(END_TOKENS)..];
-        let reasoning_open = format.is_reasoning_open(&api.engine.tokenizer().decode_with_special(end)?);
-        let tools = chat["tools"].as_array().filter(|_| chat["tool_choice"] != "none");
-        let parser = format.parser(reasoning_open, tools.map(|tools| ToolTable::new(tools)), call_ids);
+        let parser = reply.parser(call_ids);
         let model = api.engine.model();
         let spoken =
             Spoken { parser, prompt_tokens: request.prompt.len(), context: model.context, model: model.id.clone() };
@@ -66,9 +58,7 @@ impl Spoken {
 
     /// What the end adds.
     pub(crate) fn finished(&mut self, finished: &Finished) -> Vec<Part> {
-        let mut parts = self.parser.push(&finished.text, &finished.marks);
-        parts.extend(self.parser.finish());
-        parts
+        self.parser.end(&finished.text, &finished.marks)
     }
 
     /// Whether any tool is called.

@@ -23,10 +23,11 @@ struct PromptDetails {
     cached_tokens: usize,
 }
 
-#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, ToSchema)]
 struct CompletionDetails {
     accepted_prediction_tokens: usize,
     rejected_prediction_tokens: usize,
+    reasoning_tokens: usize,
 }
 
 /// Where the time went, with the names of llama.cpp. Of several answers at once it is the time of the slowest and
@@ -60,6 +61,7 @@ pub(crate) struct Tally {
     completion: usize,
     drafts: usize,
     accepted_drafts: usize,
+    reasoning: usize,
     finished: usize,
     /// Of all prompts together.
     reuse: Reuse,
@@ -84,6 +86,11 @@ impl Tally {
         self.queued = self.queued.max(finished.timings.queued);
         self.prefill = self.prefill.max(finished.timings.prefill);
         self.decode = self.decode.max(finished.timings.decode);
+    }
+
+    /// Counts the tokens of an answer that were thoughts.
+    pub(crate) fn add_reasoning(&mut self, tokens: usize) {
+        self.reasoning += tokens;
     }
 
     /// How many answers were counted.
@@ -112,6 +119,7 @@ impl Tally {
             completion_tokens_details: CompletionDetails {
                 accepted_prediction_tokens: self.accepted_drafts,
                 rejected_prediction_tokens: self.drafts.saturating_sub(self.accepted_drafts),
+                reasoning_tokens: self.reasoning,
             },
         }
     }

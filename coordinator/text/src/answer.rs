@@ -6,6 +6,7 @@
 
 mod argument_types;
 mod call;
+mod call_grammar;
 mod format;
 mod json;
 mod parser;
@@ -14,6 +15,7 @@ mod prose;
 mod tests;
 
 pub use argument_types::ToolTable;
+pub use call_grammar::{CallRule, Callable};
 pub use format::{AnswerFormat, CallSyntax, ReasoningTags, Tag};
 pub use parser::AnswerParser;
 

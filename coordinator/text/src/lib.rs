@@ -25,7 +25,9 @@ mod text_stream;
 mod tokenizer;
 mod vocabulary;
 
-pub use answer::{Answer, AnswerFormat, AnswerParser, CallSyntax, Part, ReasoningTags, Tag, ToolCall, ToolTable};
+pub use answer::{
+    Answer, AnswerFormat, AnswerParser, CallRule, CallSyntax, Callable, Part, ReasoningTags, Tag, ToolCall, ToolTable,
+};
 pub use chat_template::{ChatTemplate, EncodedChat, MAX_TEMPLATE_BYTES, RenderRequest};
 pub use client_noise::{ClientNoise, RemovedNoise};
 pub use detokenizer::Detokenizer;

@@ -53,7 +53,7 @@ impl<'r> Choice<'r> {
             finish_reason: transcript.finish_reason,
             prompt_token_ids: reply.prompt_token_ids(index),
             token_ids: reply.delivery.token_ids.then(|| transcript.token_ids()),
-            text: format!("{}{}", reply.echo(index), transcript.text),
+            text: format!("{}{}", reply.echo(index), transcript.answer.text),
         }
     }
 }

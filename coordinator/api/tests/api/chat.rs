@@ -64,7 +64,11 @@ async fn an_answer_in_one_piece() {
             "completion_tokens": 3,
             "total_tokens": prompt_tokens + 3,
             "prompt_tokens_details": { "cached_tokens": 2 },
-            "completion_tokens_details": { "accepted_prediction_tokens": 0, "rejected_prediction_tokens": 0 },
+            "completion_tokens_details": {
+                "accepted_prediction_tokens": 0,
+                "rejected_prediction_tokens": 0,
+                "reasoning_tokens": 0,
+            },
         },
         "timings": {
             "queued_ms": 5.0,

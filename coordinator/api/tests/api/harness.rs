@@ -38,9 +38,15 @@ pub(crate) struct Service {
 
 impl Service {
     pub(crate) fn start(config: ApiConfig) -> Self {
-        let tokenizer = Arc::new(Tokenizer::new(vocabulary()).unwrap());
-        let template = Arc::new(ChatTemplate::for_model(None, &tokenizer).unwrap());
-        let (engine, played) = played_engine(model_card(), tokenizer, Some(template));
+        Self::with_template(config, &[], None)
+    }
+
+    /// With further tokens in the vocabulary, and a template of its own.
+    pub(crate) fn with_template(config: ApiConfig, tags: &[&str], template: Option<&str>) -> Self {
+        let tokenizer = tokenizer(tags);
+        let template = Arc::new(ChatTemplate::for_model(template, &tokenizer).unwrap());
+        let card = ModelCard { vocabulary: VOCABULARY + tags.len(), ..model_card() };
+        let (engine, played) = played_engine(card, tokenizer, Some(template));
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap();
         let (stop, stopped) = oneshot::channel::<()>();
@@ -167,6 +173,16 @@ fn model_card() -> ModelCard {
         stages: 2,
         drafts: DraftSettings::NONE,
     }
+}
+
+/// The played model's tokens, and `tags` from 258 on.
+pub(crate) fn tokenizer(tags: &[&str]) -> Arc<Tokenizer> {
+    let mut vocabulary = vocabulary();
+    for tag in tags {
+        vocabulary.tokens.push((*tag).into());
+        vocabulary.kinds.push(TokenKind::UserDefined);
+    }
+    Arc::new(Tokenizer::new(vocabulary).unwrap())
 }
 
 /// Token `b` is byte `b`.

@@ -10,8 +10,8 @@ use super::{Part, push_arguments};
 use fields::Fields;
 use parameters::Parameters;
 
-const CALL: &str = "<tool_call>";
-const CALL_END: &str = "</tool_call>";
+pub(super) const CALL: &str = "<tool_call>";
+pub(super) const CALL_END: &str = "</tool_call>";
 const FUNCTION: &str = "<function=";
 
 /// Longer names are no names.

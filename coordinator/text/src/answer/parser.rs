@@ -26,6 +26,7 @@ pub struct AnswerParser {
     buffer: String,
     prose: Prose,
     calls: usize,
+    one_call: bool,
     reasoning_tokens: usize,
 }
 
@@ -36,6 +37,8 @@ enum State {
     Prose(Kind),
     /// A call, within prose of this kind.
     Call(Kind, Box<CallReader>),
+    /// Whatever follows is not told.
+    Over,
 }
 
 /// A text that means something in prose.
@@ -54,7 +57,15 @@ impl AnswerParser {
             _ => State::Start,
         };
         let prose = Prose::new(reasoning_open, tools.is_some());
-        Self { format, tools, call_ids, state, buffer: String::new(), prose, calls: 0, reasoning_tokens: 0 }
+        let (buffer, calls, one_call, reasoning_tokens) = (String::new(), 0, false, 0);
+        Self { format, tools, call_ids, state, buffer, prose, calls, one_call, reasoning_tokens }
+    }
+
+    /// Ends the answer behind its first call.
+    #[must_use]
+    pub fn with_one_call(mut self) -> Self {
+        self.one_call = true;
+        self
     }
 
     /// Takes what one token added to the text ([`Emit`](crate::Emit)): `marks` say where in `text` special tokens stand.
@@ -68,6 +79,16 @@ impl AnswerParser {
             self.take_token(mark.token, &text[mark.start..done], &mut parts);
         }
         self.take_text(&text[done..], &mut parts);
+        parts
+    }
+
+    /// Takes the text that comes with the end of the answer, and gives all that is left.
+    pub fn end(&mut self, text: &str, marks: &[Mark]) -> Vec<Part> {
+        let thought = self.reasoning_tokens;
+        let mut parts = self.push(text, marks);
+        // No token comes with the end.
+        self.reasoning_tokens = thought;
+        parts.extend(self.finish());
         parts
     }
 
@@ -150,6 +171,10 @@ impl AnswerParser {
             State::Start => self.start(last),
             State::Prose(kind) => self.prose(*kind, last, parts),
             State::Call(..) => self.call(last, parts),
+            State::Over => {
+                self.buffer.clear();
+                false
+            }
         } {}
     }
 
@@ -246,7 +271,11 @@ impl AnswerParser {
 
     /// Where calls have no tags, another one may follow at once.
     fn after_call(&self, kind: Kind) -> State {
-        if self.format.calls == CallSyntax::Llama { State::Start } else { State::Prose(kind) }
+        match self.format.calls {
+            _ if self.one_call => State::Over,
+            CallSyntax::Llama => State::Start,
+            CallSyntax::Hermes | CallSyntax::QwenXml => State::Prose(kind),
+        }
     }
 
     /// What opened like a call is prose.

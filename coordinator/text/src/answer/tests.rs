@@ -257,6 +257,16 @@ fn calls_are_numbered() {
 }
 
 #[test]
+fn nothing_comes_after_the_only_call() {
+    let call = "<tool_call><function=weather></function></tool_call>";
+    let mut parser = QWEN.parser(&tokenizer(false)).with_one_call();
+    let mut answer = Answer::default();
+    answer.extend(parser.push(&format!("</think>a{call}b{call}"), &[]));
+    answer.extend(parser.end("c", &[]));
+    assert_eq!(line(&answer), "|a|weather({})");
+}
+
+#[test]
 fn stop_strings_that_begin_within_tags_leave_tags_whole() {
     let answer = QWEN.by_tokens("Hm.</think>\n\nYes", &[">\n\nNo", "es"]);
     assert_eq!(line(&answer), "Hm.|Y");
