@@ -250,6 +250,7 @@ impl World {
             | Event::Ended
             | Event::Switch { .. }
             | Event::Resume
+            | Event::Tier { .. }
             | Event::Done(_)
             | Event::Failed { .. }
             | Event::Stop => {}
@@ -296,6 +297,7 @@ impl World {
                 self.answer(session, session::Event::Outcome { outcome, position });
             }
             Action::Still { pages, slots } => self.still(pages, slots),
+            Action::Order { .. } => unreachable!("this row has no disks"),
             Action::Interrupted { session } => {
                 self.fairness.interrupted(session);
                 self.answer(session, session::Event::Interrupted);
