@@ -16,6 +16,7 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 use paceline_core::planner::{CacheRam, DeviceGroup, LinkSpeed, Targets};
 use paceline_gguf::KvType;
 
+pub(crate) use crate::disk::CacheDisk;
 pub(crate) use api::{ApiArgs, OnOff};
 pub(crate) use cache::{CacheAction, CacheArgs};
 pub(crate) use cluster::{CoordinatorArgs, LinkChoice, ShardArgs, TokenArgs, TokenCommand};
@@ -239,6 +240,10 @@ pub(crate) struct ServeArgs {
     pub(crate) compute: ComputeArgs,
     #[command(flatten)]
     pub(crate) api: ApiArgs,
+    /// Folder and size on a disk for what is kept of conversations, such as /var/cache/paceline:50G. It outlives this
+    /// process; no other process may have the same folder.
+    #[arg(long, value_name = "FOLDER:SIZE")]
+    pub(crate) cache_disk: Option<CacheDisk>,
 }
 
 /// `paceline run`.

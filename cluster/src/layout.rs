@@ -48,6 +48,7 @@ pub(crate) fn plan(
         pin: compute.is_some_and(|compute| compute.pin),
         template: None,
         progress: false,
+        disk: None,
     })
 }
 

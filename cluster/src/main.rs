@@ -11,6 +11,7 @@ mod control;
 mod coordinator;
 #[cfg(test)]
 mod deployed;
+mod disk;
 mod eval;
 mod host;
 mod http;

@@ -13,20 +13,21 @@ use paceline_coordinator::actor::Control;
 use paceline_coordinator::placement::{MemoryBytes, StageMemory};
 use paceline_coordinator::{Engine, LinkCard, ModelCard, Placed, Service, Shards, StageCard};
 use paceline_core::Limits;
+use paceline_core::disk::ORDERS;
 use paceline_core::drafts::DraftSettings;
 use paceline_core::planner::{Memory, Placement, StagePlan};
 use paceline_gguf::{Gguf, ModelShape};
 use paceline_model::{Overrides, StageLayers};
-use paceline_proto::{Epoch, SessionId};
+use paceline_proto::{Epoch, SessionId, TierOrder};
 use paceline_shard::actor::{self, Shard};
 use paceline_shard::worker::Links;
-use paceline_shard::{Feedback, Place, SharedStage, Stage, feedback};
+use paceline_shard::{DiskTier, Feedback, Place, SharedStage, Stage, StageTier, feedback};
 use paceline_text::{ChatTemplate, Tokenizer};
 use paceline_transport::local;
-use tokio::sync::watch;
+use tokio::sync::{mpsc, watch};
 use tracing::warn;
 
-use crate::{cli, host};
+use crate::{cli, disk, host};
 
 /// Threads of the runtime: they only wait for sockets and timers.
 const WORKERS: usize = 2;
@@ -57,6 +58,8 @@ pub(crate) struct Plan {
     pub(crate) template: Option<String>,
     /// Show a progress bar.
     pub(crate) progress: bool,
+    /// What of the stages' memory is kept on disk.
+    pub(crate) disk: Option<DiskTier>,
 }
 
 impl Plan {
@@ -228,16 +231,24 @@ pub(crate) fn kernels(isa: cli::Isa) -> Isa {
 }
 
 /// The shards of this process, as the coordinator controls them.
-struct LocalShards(Vec<Shard>);
+struct LocalShards {
+    shards: Vec<Shard>,
+    /// One for each, or none.
+    tiers: Vec<StageTier>,
+}
 
 impl Shards for LocalShards {
     fn cancel(&self, session: SessionId) {
-        for shard in &self.0 {
+        for shard in &self.shards {
             if !shard.cancel(session) {
                 // The chunk is then computed in vain; nobody waits for its result.
                 warn!(%session, "a shard could not be told of a cancel");
             }
         }
+    }
+
+    fn order(&self, stage: usize, order: TierOrder) -> bool {
+        self.tiers.get(stage).map(|tier| tier.order(order)).is_some()
     }
 }
 
@@ -251,12 +262,17 @@ impl Loaded {
         let (replies, from_row) = local::replies(credits + stages.len());
         let (head, mut from) = local::link(credits);
         let count = stages.len();
-        let (mut shards, mut ended) = (Vec::new(), Vec::new());
+        let (mut shards, mut ended, mut tiers) = (Vec::new(), Vec::new(), Vec::new());
+        let (answers, from_tiers) = mpsc::channel(ORDERS * count);
         for (index, stage) in stages.into_iter().enumerate() {
             let (to, next) = local::link(credits);
             let to = (index + 1 < count).then(|| Box::new(to) as _);
             let from = Box::new(std::mem::replace(&mut from, next));
-            let shard = actor::start(SharedStage::new(stage), Links { from, to, replies: Box::new(replies.clone()) });
+            let stage = SharedStage::new(stage);
+            if let Some(disk) = &plan.disk {
+                tiers.push(disk.attach(&stage, disk::answer_into(answers.clone(), index))?);
+            }
+            let shard = actor::start(stage, Links { from, to, replies: Box::new(replies.clone()) });
             ended.push(shard.ended.clone());
             shards.push(shard);
         }
@@ -268,7 +284,8 @@ impl Loaded {
                 limits: Limits { restore_deadline: Duration::ZERO, step_deadline: None, ..plan.limits },
                 head: Box::new(head),
                 replies: from_row,
-                shards: Box::new(LocalShards(shards)),
+                shards: Box::new(LocalShards { shards, tiers }),
+                tiers: from_tiers,
                 stages: cards,
             },
         );

@@ -9,7 +9,7 @@ use crate::http::{self, Http};
 use crate::row::{self, Loaded};
 use crate::shutdown::{STOP, Signals};
 use crate::supervisor::Supervisor;
-use crate::{layout, model, text};
+use crate::{disk, layout, model, text};
 
 /// Loads the model and serves it until a signal comes.
 pub(crate) fn serve(arguments: &ServeArgs) -> Result<()> {
@@ -20,6 +20,10 @@ pub(crate) fn serve(arguments: &ServeArgs) -> Result<()> {
     plan.limits.queue = arguments.api.queue;
     plan.template = layout::template(arguments.api.chat_template.as_deref())?;
     plan.progress = true;
+    if let Some(cache_disk) = &arguments.cache_disk {
+        plan.limits.disk = Some(disk::root_of_plan(&plan, arguments.model.model.as_deref(), cache_disk)?);
+        plan.disk = Some(cache_disk.start()?);
+    }
     if !arguments.api.alias.is_empty() {
         plan.names.clone_from(&arguments.api.alias);
     }

@@ -21,5 +21,5 @@ pub use engine::{
 };
 pub use error::{Error, Result};
 pub use placement::{Health, LinkCard, Placed, PlacementError, Service, Shards, StageCard};
-pub use status::{CacheStatus, DraftStatus};
+pub use status::{CacheStatus, DiskCacheStatus, DraftStatus};
 pub use switching::Still;

@@ -4,6 +4,7 @@
 //! its layers, [`models`] finds or draws the models, [`golden`] reads the reference's results and compares.
 
 pub mod chaos;
+mod disks;
 pub mod exactness;
 pub mod golden;
 pub mod load;

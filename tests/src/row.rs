@@ -2,6 +2,7 @@
 //! travel as bytes. One thread, no clock, no sockets: what comes out depends on nothing but the scheduler's choices.
 
 use std::collections::{BTreeMap, VecDeque};
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -13,10 +14,13 @@ use paceline_core::session::{Action as SessionAction, Event as SessionEvent, Fin
 use paceline_core::{Coordinator, Limits, Session};
 use paceline_gguf::{Gguf, KvType, ModelShape};
 use paceline_model::StageLayers;
-use paceline_proto::{Chunk, ChunkResult, Epoch, Frame, Payload, Reply, SamplingSettings, SessionId, Step, StepDone};
-use paceline_shard::{Feedback, Passed, Place, Stage, feedback};
+use paceline_proto::{
+    Chunk, ChunkResult, EntryKey, Epoch, Frame, Payload, Reply, SamplingSettings, SessionId, Step, StepDone,
+};
+use paceline_shard::{Feedback, Passed, Place, SharedStage, Stage, feedback};
 use uuid::Uuid;
 
+use crate::disks::Disks;
 use crate::exactness::splits;
 
 /// How a row is laid out.
@@ -46,6 +50,8 @@ pub struct RowLayout {
     pub key_value_type: KvType,
     /// Drafts of a session at once, from [`Row::guesses`]; two sessions may have some.
     pub drafts: usize,
+    /// The folder and the bytes of a disk tier. It outlives the stages.
+    pub disk: Option<(PathBuf, u64)>,
 }
 
 /// Says what a session may get next, when it has so many tokens of its answer.
@@ -66,6 +72,7 @@ impl Default for RowLayout {
             snapshot_stride: 64,
             key_value_type: KvType::F16,
             drafts: 0,
+            disk: None,
         }
     }
 }
@@ -88,6 +95,7 @@ impl RowLayout {
             snapshots: if self.caches { self.snapshots } else { 0 },
             has_states: !self.caches || shape.state_bytes(0..shape.layers.len()) > 0,
             snapshot_stride: self.snapshot_stride,
+            disk: self.disk.as_ref().map(|_| EntryKey::root(&[0; 32], &self.key_value_type.to_string())),
             ..usual
         }
     }
@@ -128,7 +136,8 @@ pub struct Row {
     model: Arc<Gguf>,
     epoch: Epoch,
     coordinator: Coordinator,
-    stages: Vec<Stage>,
+    stages: Vec<SharedStage>,
+    disks: Option<Disks>,
     talks: BTreeMap<SessionId, Talk>,
     under_way: VecDeque<Frame>,
     /// What the coordinator is still to be told: what an event causes comes behind all that it says.
@@ -149,10 +158,12 @@ impl Row {
     /// If they cannot be loaded.
     pub fn new(model: &Arc<Gguf>, layout: &RowLayout) -> Row {
         let (limits, epoch) = (layout.limits(model), Epoch::default());
-        Row {
+        let (stages, disks) = load_with_disks(model, layout, &limits, epoch);
+        let mut row = Row {
             model: Arc::clone(model),
             epoch,
-            stages: load(model, layout.memory(&limits), &limits, epoch),
+            stages,
+            disks,
             coordinator: Coordinator::new(epoch, limits),
             talks: BTreeMap::new(),
             under_way: VecDeque::new(),
@@ -162,7 +173,9 @@ impl Row {
             context: layout.context,
             guesses: None,
             void_chunks: 0,
-        }
+        };
+        row.on(Event::Tick);
+        row
     }
 
     /// Starts a session that generates `tokens` tokens after the prompt, whatever they are.
@@ -206,6 +219,8 @@ impl Row {
 
     /// Every stage is gone, and what was under way; the coordinator hears of it.
     pub fn fail(&mut self) {
+        // The folder is free when the tier's thread has ended.
+        self.disks = None;
         self.stages.clear();
         self.under_way.clear();
         self.on(Event::Failed { stage: 0, reason: "its process was killed".to_owned() });
@@ -219,7 +234,8 @@ impl Row {
         let limits = layout.limits(&self.model);
         self.epoch.0 += 1;
         self.under_way.clear();
-        self.stages = load(&self.model, layout.memory(&limits), &limits, self.epoch);
+        self.disks = None;
+        (self.stages, self.disks) = load_with_disks(&self.model, layout, &limits, self.epoch);
         self.on(Event::Reset { epoch: self.epoch, limits: Box::new(limits) });
     }
 
@@ -228,6 +244,11 @@ impl Row {
     /// # Panics
     /// If a stage fails.
     pub fn step(&mut self) -> bool {
+        let idle = self.under_way.is_empty();
+        if let Some((stage, answer)) = self.disks.as_mut().and_then(|disks| disks.answer(idle)) {
+            self.on(Event::Tier { stage, answer });
+            return true;
+        }
         let Some(frame) = self.under_way.pop_front() else { return self.tick() };
         self.now += Duration::from_millis(1);
         let done = self.pass(frame);
@@ -251,7 +272,7 @@ impl Row {
     /// Is every page, every slot and every stage's memory of sessions free again, or the cache's?
     pub fn is_clean(&self) -> bool {
         let status = self.coordinator.status();
-        let empty = |stage: &Stage| stage.open_sessions().is_empty();
+        let empty = |stage: &SharedStage| stage.open_sessions().is_empty();
         let idle = status.running == 0 && status.waiting == 0 && status.pages_used == 0;
         idle && self.stages.iter().all(empty)
     }
@@ -285,15 +306,15 @@ impl Row {
 
     /// Takes a frame down the row; between stages it travels as bytes.
     fn pass(&mut self, mut frame: Frame) -> StepDone {
-        for stage in &mut self.stages {
+        for stage in &self.stages {
             let received = Frame::decode(&frame.encode()).expect("a frame survives the wire");
             let step = received.step.clone();
-            match stage.run(received).expect("the stage runs") {
+            match stage.with(|stage| stage.run(received)).expect("the stage runs") {
                 Passed::On(next) => frame = next,
                 Passed::Done(mut done) => {
                     // How many drafts pay must not depend on how busy the machine is.
                     done.times.iter_mut().for_each(|time| time.busy = 1000);
-                    let logits = stage.logits().expect("the tail has logits");
+                    let logits = stage.with(Stage::logits).expect("the tail has logits");
                     self.keep_logits(&step, &done, &logits);
                     match Reply::decode(&Reply::Done(done).encode()).expect("results survive the wire") {
                         Reply::Done(done) => return done,
@@ -368,6 +389,11 @@ impl Row {
                 Action::Cancel { session } => {
                     self.stages.iter().for_each(|stage| stage.open_sessions().cancel(session));
                 }
+                Action::Order { stage, order } => {
+                    if let Some(disks) = &mut self.disks {
+                        disks.order(stage, &order);
+                    }
+                }
                 Action::Closed { .. } | Action::Still { .. } => {}
             }
         }
@@ -405,6 +431,18 @@ pub fn single_stage(model: &Arc<Gguf>) -> Stage {
     let logs = LogSpec::NONE;
     let memory = MemorySpec { page_tokens: 16, pages: 4, slots: 1, key_type, value_type, rows: 64, wanted: 1, logs };
     load(model, memory, &Limits::new(1, 1, 4, 16, 64), Epoch::default()).pop().expect("one stage")
+}
+
+fn load_with_disks(
+    model: &Arc<Gguf>,
+    layout: &RowLayout,
+    limits: &Limits,
+    epoch: Epoch,
+) -> (Vec<SharedStage>, Option<Disks>) {
+    let stages = load(model, layout.memory(limits), limits, epoch).into_iter().map(SharedStage::new);
+    let stages: Vec<SharedStage> = stages.collect();
+    let disks = layout.disk.as_ref().map(|(folder, bytes)| Disks::open(folder, *bytes, &stages));
+    (stages, disks)
 }
 
 fn load(model: &Arc<Gguf>, memory: MemorySpec, limits: &Limits, epoch: Epoch) -> Vec<Stage> {

@@ -9,6 +9,7 @@ mod clients;
 mod cluster;
 mod commands;
 mod deployment;
+mod disk;
 mod drafts;
 mod ending;
 mod exactness;

@@ -9,13 +9,13 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, anyhow, bail};
 use paceline_compute::device::{Device, LoadedStage, MemorySpec, MemoryUse};
-use paceline_control::{Connect, Failed, FromShard, Linked, Load, Loaded, Progress, Take, from_shard};
+use paceline_control::{Connect, Failed, FromShard, Linked, Load, Loaded, Progress, Take, Tier, from_shard};
 use paceline_gguf::Gguf;
 use paceline_model::{Overrides, StageLayers};
 use paceline_proto::{Epoch, Reply};
 use paceline_shard::actor;
 use paceline_shard::worker::Links;
-use paceline_shard::{Feedback, SharedStage, Stage};
+use paceline_shard::{DiskTier, Feedback, SharedStage, Stage, StageTier};
 use paceline_text::Tokenizer;
 use paceline_transport::{LinkReceiver, LinkReport, LinkSender, Pending, ReplySender};
 use tokio::sync::{oneshot, watch};
@@ -138,7 +138,11 @@ impl Work {
     }
 
     async fn work(&mut self, stage: SharedStage, from: LinkReceiver, to: LinkSender, report: &LinkReport) -> End {
-        let running = start(stage.clone(), from, to, self.epoch, &self.outbox);
+        let tier = match self.workshop.0.disk.as_ref().map(|disk| attach(disk, &stage, self.epoch, &self.outbox)) {
+            Some(Err(error)) => return End::Failed(error),
+            tier => tier.and_then(Result::ok),
+        };
+        let running = Running { tier, ..start(stage.clone(), from, to, self.epoch, &self.outbox) };
         let (mut ended, closer) = (running.shard.ended.clone(), running.closer.clone());
         drop(self.running.set(running));
         let linked = Linked {
@@ -252,7 +256,16 @@ fn start(stage: SharedStage, from: LinkReceiver, to: LinkSender, epoch: Epoch, o
         (Some(Box::new(to)), Box::new(ControlReplies { epoch, outbox: outbox.clone() }))
     };
     let links = Links { from: Box::new(from), to: to.map(|to| to as _), replies };
-    Running { stage: stage.clone(), shard: actor::start(stage, links), closer, counters }
+    Running { stage: stage.clone(), shard: actor::start(stage, links), closer, counters, tier: None }
+}
+
+/// Lets the disk tier keep what the stage remembers. Its answers go over the control plane.
+fn attach(disk: &DiskTier, stage: &SharedStage, epoch: Epoch, outbox: &Outbox) -> Result<StageTier> {
+    let outbox = outbox.clone();
+    let attached = disk.attach(stage, move |answer| {
+        say(&outbox, from_shard::Message::Tier(Tier { epoch: epoch.0, message: answer.encode() }));
+    });
+    attached.context("the stage cannot use the disk tier")
 }
 
 /// The way back of a stage that is not the tail: it has failures only, which go over the control plane.

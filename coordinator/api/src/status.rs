@@ -3,7 +3,7 @@
 use actix_web::http::StatusCode;
 use actix_web::{HttpRequest, HttpResponse, web};
 use metrics::{counter, gauge};
-use paceline_coordinator::{CacheStatus, Status};
+use paceline_coordinator::{CacheStatus, DiskCacheStatus, Status};
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 
@@ -172,7 +172,21 @@ fn measure(status: &Status) {
     measure_cache(&status.cache);
 }
 
-/// What is remembered, by where it is. What is remembered elsewhere than on devices will have other labels.
+fn measure_disk(disk: &DiskCacheStatus) {
+    gauge!("paceline_cache_entries", "tier" => "disk", "kind" => "entry").set(disk.entries as f64);
+    gauge!("paceline_cache_bytes", "tier" => "disk", "kind" => "entry").set(disk.bytes as f64);
+    gauge!("paceline_cache_budget_bytes", "tier" => "disk").set(disk.budget as f64);
+    counter!("paceline_cache_hits_total", "tier" => "disk").absolute(disk.hits);
+    counter!("paceline_cache_tokens_total", "tier" => "disk").absolute(disk.tokens);
+    counter!("paceline_cache_evictions_total", "tier" => "disk", "kind" => "entry").absolute(disk.evicted);
+    counter!("paceline_cache_damaged_total", "tier" => "disk").absolute(disk.damaged);
+    counter!("paceline_cache_kept_total", "tier" => "disk").absolute(disk.kept);
+    counter!("paceline_cache_not_kept_total", "tier" => "disk").absolute(disk.not_kept);
+    counter!("paceline_cache_fetched_total", "tier" => "disk").absolute(disk.fetched);
+    counter!("paceline_cache_not_fetched_total", "tier" => "disk").absolute(disk.not_fetched);
+}
+
+/// What is remembered, by where it is.
 fn measure_cache(cache: &CacheStatus) {
     gauge!("paceline_cache_entries", "tier" => "device", "kind" => "page").set(cache.pages as f64);
     gauge!("paceline_cache_entries", "tier" => "device", "kind" => "snapshot").set(cache.snapshots as f64);
@@ -180,8 +194,13 @@ fn measure_cache(cache: &CacheStatus) {
     gauge!("paceline_cache_bytes", "tier" => "device", "kind" => "snapshot").set(cache.snapshot_bytes as f64);
     gauge!("paceline_cache_idle_pages", "tier" => "device").set(cache.idle_pages as f64);
     gauge!("paceline_cache_snapshot_slots", "tier" => "device").set(cache.snapshot_slots as f64);
-    counter!("paceline_cache_hits_total", "tier" => "device").absolute(cache.hits);
-    counter!("paceline_cache_tokens_total", "tier" => "device").absolute(cache.cached_tokens);
+    let disk = cache.disk.unwrap_or_default();
+    counter!("paceline_cache_hits_total", "tier" => "device").absolute(cache.hits.saturating_sub(disk.hits));
+    counter!("paceline_cache_tokens_total", "tier" => "device")
+        .absolute(cache.cached_tokens.saturating_sub(disk.tokens));
+    if let Some(disk) = &cache.disk {
+        measure_disk(disk);
+    }
     let snapshots = cache.evicted_snapshots + cache.stranded_snapshots;
     counter!("paceline_cache_evictions_total", "tier" => "device", "kind" => "page").absolute(cache.evicted_pages);
     counter!("paceline_cache_evictions_total", "tier" => "device", "kind" => "snapshot").absolute(snapshots);

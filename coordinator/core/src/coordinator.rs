@@ -5,8 +5,10 @@
 //! into chunks and sends steps while credits last; a step's `Done` returns its credit and brings outcomes; `Leave`
 //! ends it, wherever it is. `coordinator/compose.rs` says how a step's chunks are chosen, `coordinator/caching.rs` how
 //! sessions use what others have computed and leave what they have, `coordinator/positions.rs` where states are kept,
-//! `coordinator/following.rs` how those who begin alike wait for the first, `coordinator/growing.rs` how sessions get
-//! pages as they grow, `coordinator/running.rs` how run-ahead works, `coordinator/speculation.rs` how drafts are run, `coordinator/restoring.rs` how sessions outlive their row, `coordinator/switching.rs` how another
+//! `coordinator/following.rs` how those who begin alike wait for the first, `coordinator/tiers.rs` what goes to disks and
+//! comes back, `coordinator/growing.rs` how sessions get pages as they grow, `coordinator/running.rs` how run-ahead works,
+//! `coordinator/speculation.rs` how drafts are run, `coordinator/restoring.rs` how sessions outlive their row,
+//! `coordinator/switching.rs` how another
 //! row takes over while they run.
 
 mod admission;
@@ -26,20 +28,24 @@ mod status;
 mod switching;
 #[cfg(test)]
 mod tests;
+mod tiers;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
-use paceline_proto::{Epoch, Operation, Outcome, PageId, SamplingSettings, SessionId, Slot, Step, StepDone, Wanted};
+use paceline_proto::{
+    Epoch, Operation, Outcome, PageId, SamplingSettings, SessionId, Slot, Step, StepDone, TierAnswer, TierOrder, Wanted,
+};
 
 pub use admission::Refusal;
 pub use keeping::{Forgotten, PinRefusal};
 pub use loss::Loss;
 pub use running::Misuse;
 pub use speculation::SpeculationCounts;
-pub use status::{Accounts, CacheCounts, StageTotals, Status};
+pub use status::{Accounts, CacheCounts, DiskStatus, StageTotals, Status};
 
+use crate::disk::Disk;
 use crate::drafts::{Draft, Proposals};
 use crate::limits::Limits;
 use crate::pages::PagePool;
@@ -106,6 +112,13 @@ pub enum Event {
         /// Its bounds.
         limits: Box<Limits>,
     },
+    /// The disk tier of a stage answers an order.
+    Tier {
+        /// Which, counted from 0.
+        stage: usize,
+        /// What it says.
+        answer: TierAnswer,
+    },
     /// No other row takes over after all: the one that is held goes on.
     Resume,
     /// The moment that [`Coordinator::deadline`] named has come.
@@ -166,6 +179,13 @@ pub enum Action {
         position: usize,
         /// How many drafts the chunk had.
         drafts: usize,
+    },
+    /// Give an order to the disk tier of a stage, which does not ride the steps. It must be answered.
+    Order {
+        /// Which, counted from 0.
+        stage: usize,
+        /// What it is to do.
+        order: TierOrder,
     },
     /// Tell the stages that nobody waits for the session's chunks in flight.
     Cancel {
@@ -269,8 +289,14 @@ pub struct Coordinator {
     index: PrefixIndex,
     /// Sessions that have a token and have not answered, by when they got it.
     unanswered: BTreeSet<(Duration, SessionId)>,
-    /// Closes that go with the next step.
+    /// Closes that go with the next step, and what it installs.
     closes: Vec<Operation>,
+    /// What the stages keep on disks.
+    disk: Option<Disk>,
+    /// What of the index they may lack, the oldest first.
+    unkept: VecDeque<tiers::Unkept>,
+    /// The ticket of the first order of the next row.
+    tickets: u64,
     /// Each holds a credit; oldest first.
     steps: VecDeque<InFlight>,
     /// When a step last came back, or was sent while none was in flight.
@@ -302,6 +328,9 @@ impl Coordinator {
             index: PrefixIndex::new(limits.pages, limits.page_tokens, limits.has_states),
             unanswered: BTreeSet::new(),
             closes: Vec::new(),
+            disk: None,
+            unkept: VecDeque::new(),
+            tickets: 0,
             steps: VecDeque::new(),
             moved: Duration::ZERO,
             pace: Pace::default(),
@@ -320,6 +349,7 @@ impl Coordinator {
 
     /// Takes in one event at the time `now`, measured from any fixed moment, and appends what is to be done.
     pub fn on(&mut self, event: Event, now: Duration, actions: &mut Vec<Action>) {
+        self.begin_disk(now);
         match event {
             Event::Open { session, opening } if opening.again => self.reopen(session, opening, actions),
             Event::Open { session, opening } => self.open(session, opening, now, actions),
@@ -330,7 +360,8 @@ impl Coordinator {
             Event::Ended => self.fail(Loss::Ended, now, actions),
             Event::Reset { epoch, limits } => self.reset(epoch, *limits, now, actions),
             Event::Hold => self.hold(),
-            Event::Switch { epoch, limits } => self.switch(epoch, *limits, actions),
+            Event::Switch { epoch, limits } => self.switch(epoch, *limits, now, actions),
+            Event::Tier { stage, answer } => self.tier_answers(stage, answer),
             Event::Resume => self.resume(),
             Event::Tick => {}
             Event::Stop => self.stop(actions),
@@ -341,6 +372,7 @@ impl Coordinator {
         self.expect_results(now, actions);
         self.send_steps(now, actions);
         self.come_to_rest(now, actions);
+        self.use_disk(actions);
         debug_assert_eq!(crate::invariants::accounts_balance(&self.accounts()), Ok(()));
     }
 
@@ -348,7 +380,8 @@ impl Coordinator {
     pub fn deadline(&self, now: Duration) -> Option<Duration> {
         let queue = self.waiting.values().filter_map(|waiting| waiting.due(&self.limits));
         let gather = self.unanswered.iter().map(|(since, _)| *since + self.limits.gather).find(|end| *end > now);
-        queue.chain(gather).chain(self.overdue_at()).min()
+        let disk = self.disk.as_ref().and_then(Disk::deadline);
+        queue.chain(gather).chain(self.overdue_at()).chain(disk).min()
     }
 
     /// The bounds of the placement in force.

@@ -13,7 +13,7 @@ mod stage;
 #[cfg(test)]
 mod tests;
 
-pub use stage::{SymbolicStage, next_token};
+pub use stage::{SymbolicMemory, SymbolicStage, next_token};
 
 /// Something that must always hold.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]

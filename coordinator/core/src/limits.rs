@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use paceline_proto::EntryKey;
+
 /// Waiting sessions: beyond some hundreds a new one would wait longer than its client does.
 pub const QUEUE: usize = 256;
 /// A client that has waited this long for a place is told so rather than kept.
@@ -75,6 +77,8 @@ pub struct Limits {
     pub restores: u32,
     /// How long a step may be overdue; nothing where no other row could be placed, so that waiting is all one can do.
     pub step_deadline: Option<Duration>,
+    /// The root of what the stages keep on disks; nothing where not all of them have one.
+    pub disk: Option<EntryKey>,
     /// Rows of a step, decode and prefill together: the stages' buffers hold as many.
     pub step_rows: usize,
     /// Rows of a step of which a token or a vector is wanted: the tail's logits hold as many.
@@ -127,6 +131,7 @@ impl Limits {
             restore_deadline: RESTORE_DEADLINE,
             restores: RESTORES,
             step_deadline: Some(STEP_DEADLINE),
+            disk: None,
             step_rows: PREFILL_ROWS + slots,
             step_wanted: slots + 1,
             log_sessions: 0,

@@ -277,8 +277,8 @@ impl<'a> Simulation<'a> {
                 let at = self.events.now() + self.scenario.message;
                 self.events.post(at, Mail::Row(self.row.epoch, RowEvent::Cancel(session)));
             }
-            // Nobody holds a row here, so none is ever still.
-            Action::Closed { .. } | Action::Still { .. } => {}
+            // Nobody holds a row here, so none is ever still; nor are there disks.
+            Action::Closed { .. } | Action::Still { .. } | Action::Order { .. } => {}
             Action::Lost { session, loss } => self.answer(session, session::Event::Lost(loss)),
         }
     }

@@ -174,6 +174,11 @@ impl Running {
         &self.tokens
     }
 
+    /// Tokens for which it is promised pages when it begins.
+    pub(super) fn wanted_tokens(&self, limits: &Limits) -> usize {
+        (self.tokens.len() + limits.growth_tokens).min(self.token_limit)
+    }
+
     /// Tokens sent.
     pub(super) fn sent(&self) -> usize {
         self.sent

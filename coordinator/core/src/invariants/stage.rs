@@ -10,7 +10,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use paceline_proto::{
     Chunk, ChunkInput, ChunkResult, Operation, Outcome, PageId, SampledToken, SessionId, Slot, StageTime, Step,
-    StepDone, StepId, Verified, Wanted,
+    StepDone, StepId, Ticket, Verified, Wanted,
 };
 
 use super::{Broken, Invariant};
@@ -28,6 +28,15 @@ struct Open {
     sampled: BTreeMap<StepId, u32>,
 }
 
+/// What a lower tier copies out of such a row, and brings back.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct SymbolicMemory {
+    /// The numbers of pages.
+    pub pages: Vec<Vec<u64>>,
+    /// The number of a state.
+    pub state: Option<u64>,
+}
+
 /// The memory of a row. See the module's text.
 #[derive(Debug, Clone)]
 pub struct SymbolicStage {
@@ -37,6 +46,7 @@ pub struct SymbolicStage {
     states: Vec<u64>,
     open: BTreeMap<SessionId, Open>,
     cancelled: BTreeSet<SessionId>,
+    staged: BTreeMap<Ticket, SymbolicMemory>,
     /// Tokens that were run.
     pub rows: u64,
 }
@@ -51,6 +61,7 @@ impl SymbolicStage {
             states: vec![0; limits.slots + limits.snapshots],
             open: BTreeMap::new(),
             cancelled: BTreeSet::new(),
+            staged: BTreeMap::new(),
             rows: 0,
         }
     }
@@ -67,6 +78,22 @@ impl SymbolicStage {
             other.states[slot] = self.states[slot];
         }
         other
+    }
+
+    /// What is in these pages and this slot now.
+    pub fn copy_out(&self, pages: &[PageId], slot: Option<Slot>) -> SymbolicMemory {
+        let pages = pages.iter().map(|page| self.pages[page.0 as usize].clone()).collect();
+        SymbolicMemory { pages, state: slot.map(|slot| self.states[slot.0 as usize]) }
+    }
+
+    /// Something is ready to be installed under a ticket.
+    pub fn stage_up(&mut self, ticket: Ticket, memory: SymbolicMemory) {
+        self.staged.insert(ticket, memory);
+    }
+
+    /// It will not be.
+    pub fn drop_staged(&mut self, ticket: Ticket) {
+        self.staged.remove(&ticket);
     }
 
     /// Nobody waits for the session's chunks any more: they are void from now on.
@@ -123,10 +150,13 @@ impl SymbolicStage {
                 Invariant::CopiesAreCertain.holds(is_certain, format_args!("slot {} is copied", from.0))?;
                 self.states[to.0 as usize] = self.states[from.0 as usize];
             }
-            // There is no lower tier here: what comes from one is the memory of no tokens.
-            Operation::Install { pages, slot, .. } => {
-                pages.iter().for_each(|page| self.pages[page.0 as usize].fill(0));
-                slot.iter().for_each(|slot| self.states[slot.0 as usize] = 0);
+            Operation::Install { ticket, pages, slot } => {
+                let staged = self.staged.remove(ticket).expect("only what is staged is installed");
+                assert_eq!((staged.pages.len(), staged.state.is_some()), (pages.len(), slot.is_some()));
+                for (page, made) in pages.iter().zip(staged.pages) {
+                    self.pages[page.0 as usize] = made;
+                }
+                slot.iter().zip(staged.state).for_each(|(slot, state)| self.states[slot.0 as usize] = state);
             }
         }
         Ok(())

@@ -263,6 +263,7 @@ impl World {
             | Event::Ended
             | Event::Switch { .. }
             | Event::Resume
+            | Event::Tier { .. }
             | Event::Done(_)
             | Event::Failed { .. }
             | Event::Stop => {}
@@ -309,6 +310,7 @@ impl World {
                 self.answer(session, session::Event::Outcome { outcome, position, drafts });
             }
             Action::Still { pages, slots } => self.still(pages, slots),
+            Action::Order { .. } => unreachable!("this row has no disks"),
             Action::Interrupted { session } => {
                 self.fairness.interrupted(session);
                 self.answer(session, session::Event::Interrupted);
