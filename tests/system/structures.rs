@@ -19,7 +19,7 @@ fn ask(address: SocketAddr, more: &Value) -> Response {
         "messages": [{"role": "user", "content": "Who is Ruth?"}],
         "max_tokens": 1200, "temperature": 1.0, "thinking_budget_tokens": 12,
     });
-    body.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+    body.as_object_mut().expect("an object").extend(more.as_object().expect("an object").clone());
     let response = post(address, "/v1/chat/completions", &body);
     assert_eq!(response.status, 200, "{}", response.body);
     response
@@ -36,7 +36,7 @@ fn content(response: &Response) -> String {
 fn wrong(address: SocketAddr, seed: u64) -> Option<String> {
     let schema = schema(seed);
     let format = json!({"type": "json_schema", "json_schema": {"name": "answer", "strict": true, "schema": schema}});
-    let thinks = seed % 2 == 0;
+    let thinks = seed.is_multiple_of(2);
     let response = ask(address, &json!({"response_format": format, "seed": seed, "enable_thinking": thinks}));
     let text = content(&response);
     let thought = response.json()["choices"][0]["message"]["reasoning_content"].is_string();

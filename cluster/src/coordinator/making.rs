@@ -55,10 +55,13 @@ pub(super) struct Making {
     own: Option<OwnLinks>,
     cards: Vec<StageCard>,
     /// Where the answers of disk tiers go, and where they come out until the row is placed.
-    tiers: (mpsc::Sender<(usize, TierAnswer)>, Option<mpsc::Receiver<(usize, TierAnswer)>>),
+    tiers: (mpsc::Sender<StageAnswer>, Option<mpsc::Receiver<StageAnswer>>),
     /// When people were last told how far loading is.
     told: Instant,
 }
+
+/// What the disk tier of a stage, counted from the head, answers.
+type StageAnswer = (usize, TierAnswer);
 
 /// The two links that end at the coordinator.
 pub(super) struct OwnLinks {

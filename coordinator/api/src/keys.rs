@@ -4,7 +4,7 @@ use std::str::FromStr;
 use std::sync::Arc;
 
 use sha2::{Digest, Sha256};
-use subtle::{Choice, ConditionallySelectable, ConstantTimeEq};
+use subtle::{ConditionallySelectable, ConstantTimeEq};
 
 use crate::caller::Caller;
 use crate::limits::KeyLimits;
@@ -158,7 +158,7 @@ impl ApiKeys {
         let shown = hash(key);
         let mut found = u64::MAX;
         for (index, (known, _)) in self.known.iter().enumerate() {
-            found = u64::conditional_select(&found, &(index as u64), Choice::from(known.ct_eq(&shown)));
+            found = u64::conditional_select(&found, &(index as u64), known.ct_eq(&shown));
         }
         self.known.get(usize::try_from(found).ok()?).map(|(_, caller)| caller)
     }

@@ -316,7 +316,7 @@ impl Session {
     fn verified(&mut self, verified: Verified, position: usize, actions: &mut Vec<Action>) {
         let Verified { tokens, drafted } = verified;
         assert_eq!(position + 1, self.tokens.len() + tokens.len(), "tokens came out of order");
-        self.drafter.learn(tokens.iter().map(|sampled| sampled.token));
+        self.drafter.learn(&tokens.iter().map(|sampled| sampled.token));
         let accepted = tokens.len() - 1;
         for (place, sampled) in tokens.into_iter().enumerate() {
             self.completion_tokens += 1;

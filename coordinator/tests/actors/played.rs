@@ -90,7 +90,7 @@ pub(crate) fn placed(epoch: u32, script: Script) -> (Placed, local::LocalReplies
         head: Box::new(PlayedRow { replies: replies.clone(), script, steps: 0 }),
         replies: receiver,
         shards: Box::new(NoShards),
-        tiers: mpsc::channel(1).1,
+        tiers: tokio::sync::mpsc::channel(1).1,
         stages: vec![StageCard::default()],
     };
     (placed, replies)

@@ -75,7 +75,7 @@ impl TextStream {
             self.marks.push_back(Mark { token, start: self.written - length, length });
         }
         let emit = self.stop_strings.push(text);
-        self.show(emit, false)
+        self.show(&emit, false)
     }
 
     /// What was held back, when no more tokens come. A character that was cut short may still complete a stop
@@ -85,11 +85,11 @@ impl TextStream {
         self.written += rest.len();
         let mut emit = self.stop_strings.push(&rest);
         emit.text.push_str(&self.stop_strings.finish());
-        self.show(emit, true)
+        self.show(&emit, true)
     }
 
     /// Puts marks to a text, which is cut before a token that is not all in it, unless nothing follows.
-    fn show(&mut self, emit: Emit, last: bool) -> Piece {
+    fn show(&mut self, emit: &Emit, last: bool) -> Piece {
         let mut text = std::mem::take(&mut self.cut) + &emit.text;
         let end = self.shown + text.len();
         let mut marks = Vec::new();

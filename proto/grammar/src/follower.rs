@@ -100,7 +100,7 @@ impl Allowed<'_> {
 
     /// Whether no token may be next.
     pub fn is_empty(&self) -> bool {
-        !self.may_end && self.tokens.as_ref().is_none_or(|set| set.is_zero())
+        !self.may_end && self.tokens.as_ref().is_none_or(SimpleVob::is_zero)
     }
 
     /// Puts `never` in the place of every token that may not be next. `values`, one per token, may be more than the

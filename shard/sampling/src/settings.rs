@@ -99,6 +99,8 @@ mod tests {
             seed: u64::MAX,
             choice: u32::MAX,
             logprobs: Some(MAX_LOGPROBS),
+            thinking: None,
+            constraint: None,
         };
         check(&extreme, 4).unwrap();
     }

@@ -38,7 +38,7 @@ impl<'r> TextCompletion<'r> {
         let choices = transcripts.into_iter().enumerate();
         Self {
             head: &reply.head,
-            choices: choices.map(|(index, transcript)| Choice::new(reply, index, transcript)).collect(),
+            choices: choices.map(|(index, transcript)| Choice::new(reply, index, &transcript)).collect(),
             usage: tally.usage(),
             timings: tally.timings(),
         }
@@ -46,10 +46,10 @@ impl<'r> TextCompletion<'r> {
 }
 
 impl<'r> Choice<'r> {
-    fn new(reply: &'r Reply, index: usize, transcript: Transcript) -> Self {
+    fn new(reply: &'r Reply, index: usize, transcript: &Transcript) -> Self {
         Self {
             index,
-            logprobs: reply.logprobs.then(|| logprobs(reply, &transcript)),
+            logprobs: reply.logprobs.then(|| logprobs(reply, transcript)),
             finish_reason: transcript.finish_reason,
             prompt_token_ids: reply.prompt_token_ids(index),
             token_ids: reply.delivery.token_ids.then(|| transcript.token_ids()),

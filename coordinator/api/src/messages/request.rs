@@ -136,7 +136,7 @@ impl MessagesFields {
         put("thinking_budget_tokens", thinking.budget()?.map(Value::from));
         if let Some(output) = self.output_config {
             put("reasoning_effort", output.effort.map(Value::from));
-            put("response_format", output.format.map(response_format).transpose()?);
+            put("response_format", output.format.as_ref().map(response_format).transpose()?);
         }
         let missing = || Error::parameter("messages", "messages is missing, send a list of messages");
         let mut messages: Vec<Value> = self.system.map(blocks::system).transpose()?.into_iter().collect();
@@ -215,7 +215,7 @@ impl Thinking {
     }
 }
 
-fn response_format(format: Value) -> Result<Value> {
+fn response_format(format: &Value) -> Result<Value> {
     match format["type"].as_str() {
         Some("json_schema") => Ok(json!({
             "type": "json_schema",

@@ -27,7 +27,7 @@ impl ResponseEvents {
         }
     }
 
-    fn tell(&mut self, kind: &str, response: Value, events: &mut Events) {
+    fn tell(&mut self, kind: &str, response: &Value, events: &mut Events) {
         self.send(vec![json!({ "type": kind, "response": response })], events);
     }
 }
@@ -35,8 +35,8 @@ impl ResponseEvents {
 impl EventWriter for ResponseEvents {
     fn start(&mut self, _reuse: Reuse, events: &mut Events) {
         let begun = self.telling.begun();
-        self.tell("response.created", begun.clone(), events);
-        self.tell("response.in_progress", begun, events);
+        self.tell("response.created", &begun, events);
+        self.tell("response.in_progress", &begun, events);
     }
 
     fn token(&mut self, _choice: usize, update: &TokenUpdate, events: &mut Events) {
@@ -52,11 +52,11 @@ impl EventWriter for ResponseEvents {
     fn end(&mut self, events: &mut Events) {
         let Some(response) = self.telling.end() else { return };
         let kind = if response["status"] == "incomplete" { "response.incomplete" } else { "response.completed" };
-        self.tell(kind, response, events);
+        self.tell(kind, &response, events);
     }
 
     fn failed(&mut self, error: &Error, events: &mut Events) {
         let response = self.telling.failed(error);
-        self.tell("response.failed", response, events);
+        self.tell("response.failed", &response, events);
     }
 }

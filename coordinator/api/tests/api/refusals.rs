@@ -74,10 +74,9 @@ async fn parameters_out_of_range_are_refused_with_their_range() {
 }
 
 #[tokio::test]
-async fn what_only_one_page_knows_is_checked_there() {
+async fn what_only_chats_know_is_checked_there() {
     let service = Service::start(ApiConfig { prompt_bytes: 1000, ..ApiConfig::default() });
     let long = "x".repeat(1001);
-    let many = vec!["a"; 129];
     let message = |message: Value| json!({ "messages": [{ "role": "user", "content": "a" }, message] });
     for (path, body, param, says) in [
         (CHAT, json!({}), "messages", "messages is missing"),
@@ -128,6 +127,18 @@ async fn what_only_one_page_knows_is_checked_there() {
         (CHAT, json!({ "top_logprobs": 2 }), "top_logprobs", "top_logprobs is 2, but logprobs is not true"),
         (CHAT, json!({ "logprobs": 2 }), "logprobs", "logprobs: invalid type: integer `2`"),
         (CHAT, json!({ "chat_template_kwargs": 1 }), "chat_template_kwargs", "chat_template_kwargs: invalid type"),
+    ] {
+        let response = service.exchange(path, &body.to_string()).await;
+        check(&response, 400, "invalid_value", &json!(param), says);
+    }
+}
+
+#[tokio::test]
+async fn what_only_one_page_of_texts_knows_is_checked_there() {
+    let service = Service::start(ApiConfig { prompt_bytes: 1000, ..ApiConfig::default() });
+    let long = "x".repeat(1001);
+    let many = vec!["a"; 129];
+    for (path, body, param, says) in [
         (TEXT, json!({}), "prompt", "prompt is missing"),
         (TEXT, json!({ "prompt": 5 }), "prompt", "prompt: expected a string, a list of strings, a list of token ids"),
         (TEXT, json!({ "prompt": ["a", 5] }), "prompt", "prompt: expected"),

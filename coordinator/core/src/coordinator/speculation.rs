@@ -169,7 +169,7 @@ impl Coordinator {
         let has_log = |running: &Running| running.speculation.uncertain > 0;
         let used = self.running.values().chain(self.lingering.values()).filter(|running| has_log(running)).count();
         let mut free = self.limits.log_sessions.saturating_sub(used);
-        let mut offer = |session: &SessionId| {
+        let offer = |session: &SessionId| {
             let running = &self.running[session];
             let offer = &running.speculation.offer[..];
             if offer.is_empty() || self.limits.log_tokens == 0 {
@@ -181,7 +181,7 @@ impl Coordinator {
             }
             &offer[..offer.len().min(self.limits.log_tokens)]
         };
-        sessions.iter().map(|session| offer(session)).collect()
+        sessions.iter().map(offer).collect()
     }
 
     /// Whether a step with so many drafts hides the way of its result: run-ahead does, and with drafts there is none.

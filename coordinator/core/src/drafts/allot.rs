@@ -71,7 +71,7 @@ mod tests {
         let (sure, unsure) = (drafts(0.9, 4), drafts(0.3, 4));
         let time = |rows: usize| Some(4.0f64.max(rows as f64));
         assert_eq!(allot(&[&sure, &unsure], 0, 15, time), [2, 0]);
-        assert_eq!(allot(&vec![&sure[..]; 8], 0, 32, time), [0; 8]);
+        assert_eq!(allot(&[&sure[..]; 8], 0, 32, time), [0; 8]);
     }
 
     #[test]

@@ -61,7 +61,7 @@ impl Drafter {
     }
 
     /// Learns from the tokens that followed the text for which drafts were made last.
-    pub fn learn(&mut self, followed: impl Iterator<Item = u32> + Clone) {
+    pub fn learn(&mut self, followed: &(impl Iterator<Item = u32> + Clone)) {
         let sources = [(&mut self.agreements, &self.looked_up), (&mut self.opinions, &self.proposed)];
         for (chances, pending) in sources {
             for ((draft, kind), token) in pending.iter().zip(followed.clone()) {
@@ -133,14 +133,14 @@ mod tests {
         let mut drafter = Drafter::new(LOOKUP);
         assert_eq!(tokens(&drafter.drafts(&text, &proposed, 5)), [20, 21, 22, 23, 24]);
         for _ in 0..60 {
-            drafter.learn([77, 78].into_iter());
+            drafter.learn(&[77, 78].into_iter());
             drafter.drafts(&text, &proposed, 5);
         }
         let drafts = drafter.drafts(&text, &proposed, 5);
         assert_eq!(tokens(&drafts), [77, 78], "the text is wrong all the time");
         assert!(drafts[0].chance > 0.9 && drafts[1].chance > 0.9, "{drafts:?}");
         for _ in 0..60 {
-            drafter.learn([20, 21, 22, 9].into_iter());
+            drafter.learn(&[20, 21, 22, 9].into_iter());
             drafter.drafts(&text, &proposed, 5);
         }
         assert_eq!(tokens(&drafter.drafts(&text, &proposed, 2)), [20, 21], "and right again");
@@ -170,7 +170,7 @@ mod tests {
         let mut drafter = Drafter::new(LOOKUP);
         for probability in [f32::NAN, f32::INFINITY, -1.0] {
             drafter.drafts(&[1], &[Drafted { token: 5, probability }], 4);
-            drafter.learn([5].into_iter());
+            drafter.learn(&[5].into_iter());
         }
         assert!(drafter.drafts(&[1], &[Drafted { token: 5, probability: 0.5 }], 4)[0].chance.is_finite());
     }

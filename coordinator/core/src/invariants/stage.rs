@@ -207,8 +207,8 @@ impl SymbolicStage {
             Wanted::Verify(_) => {
                 let first = tokens.len() - chunk.wanted.wanted_rows(tokens.len());
                 let mut verified = vec![sampled(first)];
-                for row in first + 1..tokens.len() {
-                    if verified.last().is_none_or(|last| last.token != tokens[row]) {
+                for (row, draft) in tokens.iter().enumerate().skip(first + 1) {
+                    if verified.last().is_none_or(|last| last.token != *draft) {
                         break;
                     }
                     verified.push(sampled(row));

@@ -67,14 +67,14 @@ impl Disks {
     /// Carries out the order in this place. By chance it is refused, or something else makes room for it.
     pub(crate) fn carry_out(&mut self, at: usize, chance: usize, row: &mut SymbolicStage) -> (usize, TierAnswer) {
         let (stage, TierOrder { ticket, task }) = self.orders.remove(at);
-        if chance % 16 == 0 && !matches!(task, TierTask::List { .. }) {
+        if chance.is_multiple_of(16) && !matches!(task, TierTask::List { .. }) {
             return (stage, TierAnswer { ticket, outcome: TierOutcome::Refused(TierRefusal::Busy) });
         }
         let outcome = match task {
             TierTask::Keep { entry, pages, state } => {
                 let memory = row.copy_out(&pages, state);
                 let mut evicted = Vec::new();
-                if chance % 5 == 0 {
+                if chance.is_multiple_of(5) {
                     evicted.extend(self.stages[stage].keys().nth(chance / 5 % 20).copied());
                     evicted.iter().for_each(|key| drop(self.stages[stage].remove(key)));
                 }

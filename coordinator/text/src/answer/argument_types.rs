@@ -144,7 +144,7 @@ mod tests {
 
     use super::*;
 
-    fn written(schema: Value, text: &str) -> String {
+    fn written(schema: &Value, text: &str) -> String {
         let schema = json!({"properties": {"x": schema}, "$defs": {"count": {"type": "integer"}}});
         let tools = ToolTable::new(&[json!({"type": "function", "function": {"name": "f", "parameters": schema}})]);
         tools.argument("f", "x").json(text)
@@ -170,7 +170,7 @@ mod tests {
             (json!({}), "\"quoted\"", "\"\\\"quoted\\\"\""),
             (json!({}), "words", "\"words\""),
         ] {
-            assert_eq!(written(schema.clone(), text), wanted, "{schema} {text:?}");
+            assert_eq!(written(&schema, text), wanted, "{schema} {text:?}");
         }
     }
 

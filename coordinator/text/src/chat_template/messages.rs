@@ -50,7 +50,7 @@ fn normalize_content(index: usize, content: &mut Value) -> Result<String> {
         let said = |name: &str| part.get(name).and_then(Value::as_str);
         match kind {
             "text" | "input_text" | "output_text" => {
-                text += said("text").ok_or(malformed("a text part has no text"))?
+                text += said("text").ok_or(malformed("a text part has no text"))?;
             }
             "refusal" => text += said("refusal").ok_or(malformed("a refusal part has no refusal"))?,
             "thinking" | "reasoning" => thoughts += said(kind).or(said("text")).unwrap_or_default(),

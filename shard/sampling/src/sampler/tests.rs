@@ -468,7 +468,7 @@ fn yes_or_no() -> SamplingSettings {
 }
 
 /// Rows that want to end, then x, then to close, and of words `y` first.
-fn row(closes: bool) -> [f32; 9] {
+fn yes_row(closes: bool) -> [f32; 9] {
     let close = if closes { 7.0 } else { 0.0 };
     [1.0, 2.0, 3.0, 0.5, 0.0, close, 9.0, 6.0, 0.1]
 }
@@ -481,7 +481,7 @@ fn a_structure_holds_behind_reasoning_through_drafts_replays_and_moves() {
     plain.observe(0, &[7, 7]).unwrap();
     let closes = [false, false, true, false, false, false, false];
     let said: Vec<u32> =
-        (2..).zip(closes).map(|(position, closes)| token(&mut plain, position, &row(closes))).collect();
+        (2..).zip(closes).map(|(position, closes)| token(&mut plain, position, &yes_row(closes))).collect();
     // It may not end while it thinks, closes in form, and says "y" and "es" before it may end.
     assert_eq!(said, [7, 7, CLOSE, 8, 2, 3, END]);
     for cut in 0..said.len() {
@@ -491,8 +491,11 @@ fn a_structure_holds_behind_reasoning_through_drafts_replays_and_moves() {
         replayed.observe(2 + cut as u32, &[1, 1, 1]).unwrap();
         let mut moved = Sampler::restore(replayed.memory(), vocabulary).unwrap();
         for later in [&mut replayed, &mut moved] {
-            let rest: Vec<u32> =
-                (2..).zip(closes).skip(cut).map(|(position, closes)| token(later, position, &row(closes))).collect();
+            let rest: Vec<u32> = (2..)
+                .zip(closes)
+                .skip(cut)
+                .map(|(position, closes)| token(later, position, &yes_row(closes)))
+                .collect();
             assert_eq!(rest, said[cut..], "behind {cut}");
         }
     }

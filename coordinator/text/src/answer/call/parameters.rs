@@ -56,10 +56,11 @@ impl Parameters {
     pub(super) fn read(&mut self, buffer: &mut String, last: bool, parts: &mut Vec<Part>) -> bool {
         loop {
             match &mut self.state {
-                State::Between => match self.between(buffer, parts) {
-                    Some(over) => return over,
-                    None => {}
-                },
+                State::Between => {
+                    if let Some(over) = self.between(buffer, parts) {
+                        return over;
+                    }
+                }
                 State::Value(value) => {
                     if !value.read(buffer, last, parts) {
                         return false;
