@@ -128,7 +128,12 @@ impl Cluster {
             };
             let device = CpuDevice::new(1, None).expect("a thread");
             let (outbox, told) = mpsc::channel(64);
-            nodes.push(Node { workshop: Workshop::new(device, weights, endpoint.clone()), endpoint, outbox, told });
+            nodes.push(Node {
+                workshop: Workshop::new(device, weights, endpoint.clone(), None),
+                endpoint,
+                outbox,
+                told,
+            });
         }
         let blocks = shape.blocks();
         let manifest = Manifest::of_bytes(name, bytes).expect("a manifest");
