@@ -2,14 +2,15 @@
 //! here fits the memory that the stage has reserved, and every sum of its numbers can be computed.
 
 use paceline_compute::device::MemorySpec;
-use paceline_proto::{Chunk, ChunkInput, Step};
+use paceline_proto::{Chunk, ChunkInput, SessionId, Step};
 
 use crate::sessions::SessionTable;
 use crate::stage::Place;
 use crate::{Error, Result};
 
 /// Checks the chunks of a step whose operations have been applied, before their rows are laid out. Chunks that are
-/// void already are not run, and may be anything.
+/// void already are not run, and may be anything; so are those of sessions that are cancelled here, which lack what was
+/// void before.
 ///
 /// A chunk sent ahead of a result becomes void where the rows before it are not here: they were void themselves.
 pub(crate) fn check_chunks(
@@ -17,9 +18,10 @@ pub(crate) fn check_chunks(
     place: Place,
     sessions: &mut SessionTable,
     memory: &MemorySpec,
+    is_cancelled: impl Fn(SessionId) -> bool,
 ) -> Result<()> {
     let (mut rows, mut wanted) = (0_usize, 0_usize);
-    for chunk in step.chunks.iter_mut().filter(|chunk| !chunk.void) {
+    for chunk in step.chunks.iter_mut().filter(|chunk| !chunk.void && !is_cancelled(chunk.session)) {
         check_chunk(chunk, sessions, memory)?;
         check_drafts(chunk, sessions, memory)?;
         let session = chunk.session;

@@ -209,7 +209,8 @@ impl Stage {
         for operation in &frame.step.operations {
             self.apply(operation)?;
         }
-        check_chunks(&mut frame.step, self.place, &mut self.sessions, &self.loaded.memory())?;
+        let is_cancelled = |session| self.open.is_cancelled(session);
+        check_chunks(&mut frame.step, self.place, &mut self.sessions, &self.loaded.memory(), is_cancelled)?;
         self.feedback.drain();
         self.feedback.keep(|session| self.sessions.has(session));
         self.collect(&mut frame)?;

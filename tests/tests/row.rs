@@ -6,7 +6,7 @@ use std::sync::Arc;
 use paceline_core::coordinator::SpeculationCounts;
 use paceline_core::drafts::Draft;
 use paceline_core::session::FinishReason;
-use paceline_gguf::{Gguf, KvType};
+use paceline_gguf::{Gguf, KvType, ModelShape};
 use paceline_proto::{
     Chunk, ChunkInput, Epoch, Frame, Operation, Outcome, PageId, Payload, Reused, SamplingSettings, SessionId, Slot,
     Step, StepId, Wanted,
@@ -100,8 +100,9 @@ fn check_drafts(name: &str) {
     let model = model(name);
     let expected = expected(&model);
     let mut counts = SpeculationCounts::default();
+    let blocks = ModelShape::read(&model).expect("a shape").blocks().len();
     for (shards, run_ahead, right) in [(1, false, 0), (1, true, 60), (2, false, 80), (2, true, 100), (4, false, 50)] {
-        let layout = RowLayout { drafts: 7, caches: true, snapshots: 3, ..layout(shards, run_ahead) };
+        let layout = RowLayout { drafts: 7, caches: true, snapshots: 3, ..layout(shards.min(blocks), run_ahead) };
         let mut row = Row::new(&model, &layout);
         row.guesses = Some(guesses(&expected, right));
         let start = |session| row.start(session as u128, &prompt(session), TOKENS, SamplingSettings::default());

@@ -143,6 +143,8 @@ struct Open {
     tokens: usize,
     /// How many of these are certain.
     certain: usize,
+    /// It has had others: it keeps its log until it is closed.
+    has_log: bool,
     /// A state was copied into its slot, or it needs none.
     restored: bool,
     /// It has run something.
@@ -200,7 +202,7 @@ impl StepStream {
             Invariant::OneChunkPerSession.holds(seen.insert(chunk.session), chunk.session)?;
             self.run(step.id, chunk)?;
         }
-        let logs = self.open.values().filter(|open| open.certain < open.tokens).count();
+        let logs = self.open.values().filter(|open| open.has_log).count();
         Invariant::LogsSuffice.holds(logs <= self.log_sessions, format_args!("{logs} of {}", self.log_sessions))
     }
 
@@ -242,7 +244,7 @@ impl StepStream {
         Invariant::SlotHasOneOwner.holds(owner.is_none(), format_args!("slot {} has two", slot.0))?;
         let restored = tokens == 0 || !self.has_states;
         let (certain, pages) = (tokens, Vec::new());
-        let open = Open { slot, pages, tokens, certain, restored, ran: false, samples: None };
+        let open = Open { slot, pages, tokens, certain, has_log: false, restored, ran: false, samples: None };
         self.open.insert(session, open);
         Ok(())
     }
@@ -297,6 +299,7 @@ impl StepStream {
         let drafts = chunk.wanted.drafts() as usize;
         Invariant::LogsSuffice.holds(drafts <= self.log_tokens, format_args!("{drafts} of {session}"))?;
         (open.tokens, open.certain) = (start + rows, start + rows - drafts);
+        open.has_log |= drafts > 0;
         let room = open.pages.len() * self.page_tokens;
         Invariant::ChunkHasPages
             .holds(open.tokens <= room, format_args!("{session} has {} tokens and room for {room}", open.tokens))?;

@@ -400,6 +400,7 @@ impl Running {
         let start = u32::try_from(self.sent).expect("a context is shorter than 2^32 tokens");
         self.sent += input.rows();
         self.speculation.uncertain = wanted.drafts() as usize;
+        self.speculation.has_log |= self.speculation.uncertain > 0;
         self.caching.passed(self.sent - self.speculation.uncertain);
         self.turn.0 = Some(step);
         Chunk { session: self.session, start, input, wanted, void: false }

@@ -33,6 +33,8 @@ pub(super) struct Speculation {
     proposals: Proposals,
     /// Of the tokens that are sent, the last ones that are uncertain on the stages, or were when they were sent.
     pub(super) uncertain: usize,
+    /// It has had uncertain tokens: the stages keep a log for it until it is closed.
+    pub(super) has_log: bool,
     /// The last token that it got: certain, and not run.
     pub(super) last: Option<u32>,
 }
@@ -166,7 +168,7 @@ impl Coordinator {
 
     /// What each session offers, as far as there is a log for it.
     fn offers(&self, sessions: &[SessionId]) -> Vec<&[Draft]> {
-        let has_log = |running: &Running| running.speculation.uncertain > 0;
+        let has_log = |running: &Running| running.speculation.has_log;
         let used = self.running.values().chain(self.lingering.values()).filter(|running| has_log(running)).count();
         let mut free = self.limits.log_sessions.saturating_sub(used);
         let offer = |session: &SessionId| {
