@@ -39,7 +39,7 @@ pub(crate) struct ApiArgs {
     /// A file with the key of that certificate, as PEM.
     #[arg(long, value_name = "FILE", requires = "tls_cert")]
     pub(crate) tls_key: Option<PathBuf>,
-    /// Let web pages of this origin use the API from browsers, such as https://chat.example.org; * for all.
+    /// Let web pages of this origin use the API from browsers, such as <https://chat.example.org>; * for all.
     #[arg(long, value_name = "ORIGIN", value_delimiter = ',')]
     pub(crate) cors: Vec<String>,
     /// Append a line to this file for every request: when, whose, which page, how it ended, and its tokens.
