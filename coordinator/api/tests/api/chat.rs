@@ -81,6 +81,8 @@ async fn an_answer_in_one_piece() {
             "predicted_n": 3,
             "predicted_ms": 20.0,
             "predicted_per_second": 100.0,
+            "draft_n": 0,
+            "draft_n_accepted": 0,
         },
     });
     assert_eq!(timeless(response.json()), expected);
