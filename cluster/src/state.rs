@@ -4,7 +4,6 @@
 //! Whoever can read the folder can join the cluster as anyone, so it is its owner's alone.
 
 pub(crate) mod keeper;
-pub(crate) mod responses;
 pub(crate) mod store;
 
 use std::collections::BTreeSet;

@@ -7,7 +7,6 @@
 
 pub mod actor;
 mod checks;
-mod drafts;
 mod error;
 mod feedback;
 mod open_sessions;
@@ -19,7 +18,6 @@ mod tail;
 mod tiers;
 pub mod worker;
 
-pub use drafts::Drafter;
 pub use error::{Error, Result};
 pub use feedback::{Feedback, feedback};
 pub use open_sessions::OpenSessions;

@@ -3,14 +3,13 @@
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use serde::Serialize;
-use utoipa::ToSchema;
 use uuid::Uuid;
 
 /// Which program answers; changes only with its version.
 const FINGERPRINT: &str = concat!("paceline-", env!("CARGO_PKG_VERSION"));
 
 /// The first fields of a response, the same in all events of a stream.
-#[derive(Debug, Clone, Serialize, ToSchema)]
+#[derive(Debug, Clone, Serialize)]
 pub(crate) struct Head {
     id: String,
     object: &'static str,

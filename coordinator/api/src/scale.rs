@@ -6,14 +6,13 @@ use std::pin::Pin;
 
 use actix_web::{HttpRequest, HttpResponse, web};
 use serde::{Deserialize, Serialize};
-use utoipa::ToSchema;
 
 use crate::error::{Error, Result};
 use crate::json::Document;
 use crate::server::Api;
 
 /// What is to be done with the row.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum ScaleAction {
     /// Nodes take part; without names all that are free.
@@ -125,8 +124,7 @@ pub trait Scaling: Send + Sync {
     fn scale(&self, request: ScaleRequest) -> Scaled;
 }
 
-#[derive(Debug, Default, Deserialize, Serialize, ToSchema)]
-#[schema(as = ScaleFields)]
+#[derive(Debug, Default, Deserialize)]
 #[serde(default)]
 struct Fields {
     action: Option<ScaleAction>,
@@ -134,15 +132,6 @@ struct Fields {
 }
 
 /// Changes the row; answers when that is done.
-#[utoipa::path(
-    post,
-    path = "/admin/v1/scale",
-    request_body = Fields,
-    responses(
-        (status = 200, description = "What became of it", body = Object),
-        (status = "default", description = "Why not", body = crate::openapi::ErrorBody),
-    ),
-)]
 pub(crate) async fn create(api: web::Data<Api>, request: HttpRequest, body: web::Payload) -> Result<HttpResponse> {
     let Fields { action, nodes } = Document::receive(&request, body, &api.config).await?.read()?;
     let action = action.ok_or_else(|| {

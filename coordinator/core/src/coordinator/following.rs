@@ -4,10 +4,8 @@
 //! each read all of it. A session is admitted, but not told so, while another one that runs is about to have computed the
 //! beginning of its tokens; then it looks again, and goes on from there. If the other one leaves before, it goes on by
 //! itself. It never waits for one that waits for somebody itself, be it a session or a slow reader.
-//!
-//! In the same way a session waits for what the stages' disks know of its tokens (`tiers.rs`).
 
-use paceline_proto::{SessionId, Ticket};
+use paceline_proto::SessionId;
 
 use super::admission::Waiting;
 use super::caching::Caching;
@@ -15,34 +13,16 @@ use super::positions::{Prompt, worth_keeping};
 use super::running::{Place, Running};
 use super::{Action, Coordinator, Opening};
 use crate::prefix::Found;
-use crate::reuse::Tier;
 
 /// Fewer tokens than so many are sooner run than waited for.
-pub(super) const LEAST: usize = 32;
+const LEAST: usize = 32;
 
-/// What a session waits for before it begins.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Awaits {
-    /// Another session.
-    Leader {
-        /// Which.
-        leader: SessionId,
-        /// How many of its tokens are then known.
-        goal: usize,
-    },
-    /// The stages are saying what they keep on disk.
-    Listing,
-    /// It comes from their disks.
-    Fetch {
-        /// The order.
-        ticket: Ticket,
-    },
-}
-
-/// A session that waits for something before it begins.
+/// A session that waits for another one.
 #[derive(Debug)]
 pub(super) struct Following {
-    pub(super) awaits: Awaits,
+    leader: SessionId,
+    /// How many of its tokens are then known.
+    goal: usize,
     /// What it is in the queue: it goes back there when its row is over.
     waiting: Waiting,
 }
@@ -80,43 +60,39 @@ impl Coordinator {
         Some((leader, goal))
     }
 
-    /// A session that is admitted waits for something.
-    pub(super) fn follow(&mut self, waiting: Waiting, place: Place, awaits: Awaits) {
+    /// A session that is admitted waits for another one.
+    pub(super) fn follow(&mut self, waiting: Waiting, place: Place, (leader, goal): (SessionId, usize)) {
         let (session, opening) = (waiting.session, waiting.opening.clone().expect("who is admitted has opened"));
         let mut running = Running::new(session, place, opening, Caching::default());
-        running.following = Some(Following { awaits, waiting });
+        running.following = Some(Following { leader, goal, waiting });
         self.running.insert(session, running);
     }
 
-    /// Sessions that need not wait any more begin.
+    /// Sessions of which the other one has got far enough, or will not, begin.
     pub(super) fn begin_followers(&mut self, actions: &mut Vec<Action>) {
         let ready = |running: &Running| running.following.as_ref().is_some_and(|one| self.is_settled(one));
         let ready: Vec<_> = self.running.iter().filter(|(_, one)| ready(one)).map(|(session, _)| *session).collect();
         for session in ready {
             let mut running = self.running.remove(&session).expect("it runs");
-            let mut following = running.following.take().expect("it follows");
-            if let Some(awaits) = self.await_more(&mut running, following.awaits) {
-                following.awaits = awaits;
-                running.following = Some(following);
-                self.running.insert(session, running);
-                continue;
-            }
-            let Following { awaits, waiting: Waiting { opening, restores, .. } } = following;
+            let following = running.following.take().expect("it follows");
+            let Waiting { opening, restores, .. } = following.waiting;
             let opening = opening.expect("who is admitted has opened");
             let (slot, number) = (running.slot(), running.number());
             let found = self.find(&opening.tokens);
             let place = Place { slot, pages: running.into_pages(), number, restores: restores.unwrap_or(0) };
             self.counts.admitted += u64::from(restores.is_none());
-            let tier = self.tier_of(awaits, &found);
-            self.begin(session, place, opening, &found, tier, actions);
+            self.begin(session, place, opening, &found, actions);
         }
     }
 
     /// Nothing more is to be waited for.
     fn is_settled(&self, following: &Following) -> bool {
-        let Awaits::Leader { leader, goal } = following.awaits else { return self.disk_is_settled(following.awaits) };
-        let Some(leader) = self.running.get(&leader) else { return true };
-        let comes = if self.limits.has_states { leader.caching.awaits(goal) } else { leader.caching.verified < goal };
+        let Some(leader) = self.running.get(&following.leader) else { return true };
+        let comes = if self.limits.has_states {
+            leader.caching.awaits(following.goal)
+        } else {
+            leader.caching.verified < following.goal
+        };
         !comes || !leader.gets_on()
     }
 
@@ -127,7 +103,6 @@ impl Coordinator {
         mut place: Place,
         opening: Opening,
         found: &Found,
-        tier: Tier,
         actions: &mut Vec<Action>,
     ) {
         let source = self.hold_found(found);
@@ -150,7 +125,7 @@ impl Coordinator {
             };
             caching.cuts = worth_keeping(prompt, &self.limits).into();
         }
-        let reuse = self.reuse(found, opening.tokens.len(), tier);
+        let reuse = self.reuse(found, opening.tokens.len());
         self.running.insert(session, Running::new(session, place, opening, caching));
         actions.push(Action::Opened { session, reuse });
     }
