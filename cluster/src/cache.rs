@@ -60,6 +60,17 @@ fn list(report: &CacheReport) -> String {
         "{} of {} prompts found something: {} tokens were not computed again, {} were although known",
         totals.hits, totals.lookups, totals.cached_tokens, totals.reread_tokens
     );
+    if let Some(disk) = &totals.disk {
+        let _ = writeln!(
+            text,
+            "on disk: {} entries ({} of {}); {} prompts had {} tokens from there",
+            disk.entries,
+            bytes(disk.bytes),
+            bytes(disk.budget),
+            disk.hits,
+            disk.tokens
+        );
+    }
     let _ = writeln!(text, "\n  tokens  pages  states  used again  text");
     for PathCard { tokens, begins, ends, snapshots, pages, reuses, pinned } in &report.paths {
         let ends = ends.as_ref().map_or_else(String::new, |ends| format!(" ... {}", printable(ends)));

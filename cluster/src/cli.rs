@@ -1,22 +1,26 @@
 //! The command line. Every flag is also a key of `--config FILE.toml` (see [`crate::config`]).
 
+mod api;
 mod cache;
 mod cluster;
+mod draft;
 mod eval;
 mod scale;
 mod simulate;
 mod status;
 
 use std::convert::Infallible;
-use std::net::IpAddr;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use paceline_core::planner::{CacheRam, DeviceGroup, LinkSpeed, Targets};
 use paceline_gguf::KvType;
 
+pub(crate) use crate::disk::CacheDisk;
+pub(crate) use api::{ApiArgs, OnOff};
 pub(crate) use cache::{CacheAction, CacheArgs};
 pub(crate) use cluster::{CoordinatorArgs, LinkChoice, ShardArgs, TokenArgs, TokenCommand};
+pub(crate) use draft::DraftArgs;
 pub(crate) use eval::{EvalArgs, EvalCommand, EvalKvArgs, PerplexityArgs, ReadingArgs, SelfcheckArgs};
 pub(crate) use scale::{DrainArgs, RebalanceArgs, ScaleArgs, ServiceArgs};
 pub(crate) use simulate::{HardwareArgs, PlacesArgs, SimulateArgs};
@@ -100,6 +104,16 @@ pub(crate) enum Command {
 }
 
 impl Command {
+    /// The file for the audit log, where requests are answered and it is wanted.
+    pub(crate) fn audit_log(&self) -> Option<&Path> {
+        match self {
+            Self::Serve(ServeArgs { api, .. }) | Self::Coordinator(CoordinatorArgs { api, .. }) => {
+                api.audit_log.as_deref()
+            }
+            _ => None,
+        }
+    }
+
     /// As it is called.
     pub(crate) fn name(&self) -> &'static str {
         match self {
@@ -171,6 +185,8 @@ pub(crate) struct LayoutArgs {
     /// as much as the keys and values of all sessions].
     #[arg(long, value_name = "SIZE")]
     pub(crate) cache_ram: Option<CacheRam>,
+    #[command(flatten)]
+    pub(crate) draft: DraftArgs,
     /// Refused: there is nothing like it here.
     #[arg(long, hide = true, value_parser = no_cache_reuse, num_args = 0..=1, default_missing_value = "")]
     pub(crate) cache_reuse: Option<Infallible>,
@@ -224,39 +240,10 @@ pub(crate) struct ServeArgs {
     pub(crate) compute: ComputeArgs,
     #[command(flatten)]
     pub(crate) api: ApiArgs,
-}
-
-/// How requests are answered.
-#[derive(Debug, Clone, Args)]
-pub(crate) struct ApiArgs {
-    /// Address to listen on; anything but loopback needs --api-key or --api-key-file.
-    #[arg(long, default_value = "127.0.0.1")]
-    pub(crate) host: IpAddr,
-    /// Port to listen on; 0 for a free one.
-    #[arg(long, default_value_t = 8080)]
-    pub(crate) port: u16,
-    /// Names of the model in the API, first the one it reports; its file's name if not given.
-    #[arg(long, value_name = "NAME", value_delimiter = ',')]
-    pub(crate) alias: Vec<String>,
-    /// A key that requests must carry; several are allowed.
-    #[arg(long, value_name = "KEY", value_delimiter = ',', env = "PACELINE_API_KEY", hide_env_values = true)]
-    pub(crate) api_key: Vec<String>,
-    /// A file with such keys, one a line.
-    #[arg(long, value_name = "FILE")]
-    pub(crate) api_key_file: Option<PathBuf>,
-    /// A chat template instead of the model's.
-    #[arg(long, value_name = "FILE")]
-    pub(crate) chat_template: Option<PathBuf>,
-    /// Leave lines in system prompts that known clients change on every request, such as Claude Code's billing line. They
-    /// are taken out otherwise, and the response says so: they keep everything behind them out of the cache.
-    #[arg(long)]
-    pub(crate) keep_client_noise: bool,
-    /// Requests that wait for a place; more are refused.
-    #[arg(long, default_value_t = 256, value_name = "N")]
-    pub(crate) queue: usize,
-    /// Seconds that running answers have to finish at shutdown.
-    #[arg(long, default_value_t = 30, value_name = "SECONDS")]
-    pub(crate) drain_timeout: u64,
+    /// Folder and size on a disk for what is kept of conversations, such as /var/cache/paceline:50G. It outlives this
+    /// process; no other process may have the same folder.
+    #[arg(long, value_name = "FOLDER:SIZE")]
+    pub(crate) cache_disk: Option<CacheDisk>,
 }
 
 /// `paceline run`.
@@ -385,6 +372,16 @@ pub(crate) struct BenchArgs {
     /// Find the best --threads (unless given) and --prefill-chunk.
     #[arg(long, group = "measurement")]
     pub(crate) tune: bool,
+    /// Measure a service that runs already, here or elsewhere: any that speaks OpenAI's chat completions over HTTP. The
+    /// model is then a name [default: the first that it lists], and --prefill counts words.
+    #[arg(long, value_name = "URL", group = "measurement")]
+    pub(crate) url: Option<String>,
+    /// With --url: clients that ask at the same time, each --repeat times.
+    #[arg(long, value_name = "N", value_delimiter = ',', default_value = "1,4,8,16")]
+    pub(crate) clients: Vec<usize>,
+    /// With --url: a key of the service, if it asks for one.
+    #[arg(long, value_name = "KEY", env = "PACELINE_API_KEY", hide_env_values = true)]
+    pub(crate) api_key: Option<String>,
     /// Print the figures as JSON.
     #[arg(long)]
     pub(crate) json: bool,

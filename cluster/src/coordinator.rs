@@ -39,6 +39,7 @@ use crate::control::{PROGRAM, listener, service};
 use crate::http::Http;
 use crate::shutdown::Signals;
 use crate::state::keeper::Keeper;
+use crate::state::responses::ResponseFolder;
 use crate::state::store::{Purpose, Store};
 use crate::state::{State, Tokens, replace};
 use crate::supervisor::Supervisor;
@@ -76,7 +77,8 @@ pub(crate) fn coordinator(arguments: &CoordinatorArgs) -> Result<()> {
     let gguf = model::open(&arguments.model)?;
     check_shards(&gguf, arguments.layout.shards)?;
     let offer = Offer::of(&gguf, arguments.model.model.as_deref(), &state.subfolder("hashes"))?;
-    let http = Http::new(listener, &arguments.api, &gguf)?;
+    let responses = ResponseFolder::open(state.subfolder("responses"))?;
+    let http = Http::new(listener, &arguments.api, &gguf)?.keeping(Arc::new(responses));
     let parts = Parts { state, authority, identity, store, gguf, offer, http, supervisor };
     row::system()?.block_on(serve(arguments, parts))
 }
@@ -121,7 +123,7 @@ async fn serve(arguments: &CoordinatorArgs, parts: Parts) -> Result<()> {
         link: arguments.link,
         overrides: model::overrides(&arguments.model),
         advertise: arguments.advertise.as_deref().and_then(advertised),
-        api: http.address()?,
+        api: http.url()?,
     });
     let http = http.of_cluster(seen, Arc::new(cluster.clone()));
     let service = service::Service { authority: Arc::clone(&authority), cluster: cluster.clone() };
@@ -186,7 +188,7 @@ fn text_side(arguments: &CoordinatorArgs, gguf: &Arc<Gguf>) -> Result<Service> {
     let template = row::chat_template(gguf, template.as_deref(), &tokenizer)?;
     let names =
         if arguments.api.alias.is_empty() { vec![model::name(&arguments.model)] } else { arguments.api.alias.clone() };
-    let model = row::model_card(gguf, &names, tokenizer.vocabulary_size())?;
+    let model = row::model_card(gguf, &names, tokenizer.vocabulary_size(), arguments.layout.draft.settings()?)?;
     Ok(Service { model, tokenizer, template })
 }
 

@@ -1,12 +1,14 @@
 //! The HTTP side of a process that answers requests: its socket and its settings.
 
+mod protection;
+
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener};
 use std::sync::Arc;
 use std::time::Duration;
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result};
 use metrics_exporter_prometheus::PrometheusBuilder;
-use paceline_api::{ApiConfig, ApiKeys, ClusterCard, Defaults, Scaling};
+use paceline_api::{ApiConfig, ClusterCard, Defaults, ResponseShelf, Scaling};
 use paceline_coordinator::actor::Control;
 use paceline_coordinator::{Engine, Generate, Update};
 use paceline_gguf::Gguf;
@@ -16,9 +18,12 @@ use tokio::net::TcpStream;
 use tokio::sync::watch;
 use tokio::time::timeout;
 
-use crate::cli::ApiArgs;
+use crate::cli::{ApiArgs, OnOff};
 use crate::supervisor::Supervisor;
 use crate::{host, shutdown};
+
+/// A record of TLS that begins no handshake; servers answer it with an alert, or close.
+const NO_HANDSHAKE: &[u8] = &[22, 3, 1, 0, 1, 255];
 
 /// The server answers within this time, once it runs.
 const ANSWER: Duration = Duration::from_secs(30);
@@ -33,7 +38,7 @@ pub(crate) struct Http {
 impl Http {
     /// Takes the address. To be done before a model is loaded, so that a port in use is told at once.
     pub(crate) fn listen(arguments: &ApiArgs) -> Result<TcpListener> {
-        check_exposure(arguments)?;
+        protection::check_exposure(arguments)?;
         let address = SocketAddr::new(arguments.host, arguments.port);
         TcpListener::bind(address).with_context(|| format!("cannot listen on {address}"))
     }
@@ -50,8 +55,22 @@ impl Http {
         self
     }
 
-    /// Where it listens.
-    pub(crate) fn address(&self) -> Result<SocketAddr> {
+    /// With a place where responses outlive the process.
+    pub(crate) fn keeping(mut self, shelf: Arc<dyn ResponseShelf>) -> Self {
+        self.config.response_shelf = Some(shelf);
+        self
+    }
+
+    /// Where it listens, as clients say it.
+    pub(crate) fn url(&self) -> Result<String> {
+        Ok(format!("{}://{}", self.scheme(), self.address()?))
+    }
+
+    fn scheme(&self) -> &'static str {
+        if self.config.tls.is_some() { "https" } else { "http" }
+    }
+
+    fn address(&self) -> Result<SocketAddr> {
         self.listener.local_addr().context("the socket has no address")
     }
 
@@ -65,7 +84,7 @@ impl Http {
         supervisor: &Supervisor,
         end: impl Future<Output = ()> + Send + 'static,
     ) -> Result<()> {
-        let address = self.address()?;
+        let (address, scheme, url) = (self.address()?, self.scheme(), self.url()?);
         let following = supervisor.follow(control.health());
         let ending = shutdown::phases(signals, control, self.drain_timeout, supervisor.clone(), end);
         let serving = paceline_api::serve(engine, self.config, self.listener, ending);
@@ -73,8 +92,8 @@ impl Http {
             if !supervisor.is_there() {
                 return std::future::pending().await;
             }
-            timeout(ANSWER, answers(address)).await.context("the HTTP server does not answer")??;
-            supervisor.ready(&format!("listening on http://{address}"));
+            timeout(ANSWER, answers(address, scheme)).await.context("the HTTP server does not answer")??;
+            supervisor.ready(&format!("listening on {url}"));
             following.await;
             Ok(())
         };
@@ -85,8 +104,8 @@ impl Http {
     }
 }
 
-/// Ready when the server has answered a request.
-async fn answers(mut address: SocketAddr) -> Result<()> {
+/// Ready when the server has answered: a request, or over TLS anything at all, for it may have a name of its own only.
+async fn answers(mut address: SocketAddr, scheme: &str) -> Result<()> {
     match address.ip() {
         IpAddr::V4(ip) if ip.is_unspecified() => address.set_ip(Ipv4Addr::LOCALHOST.into()),
         IpAddr::V6(ip) if ip.is_unspecified() => address.set_ip(Ipv6Addr::LOCALHOST.into()),
@@ -94,20 +113,14 @@ async fn answers(mut address: SocketAddr) -> Result<()> {
     }
     let asking = async {
         let mut stream = TcpStream::connect(address).await?;
-        stream.write_all(b"GET /health HTTP/1.1\r\nhost: paceline\r\nconnection: close\r\n\r\n").await?;
-        stream.read_u8().await
+        let hello: &[u8] = match scheme {
+            "https" => NO_HANDSHAKE,
+            _ => b"GET /health HTTP/1.1\r\nhost: paceline\r\nconnection: close\r\n\r\n",
+        };
+        stream.write_all(hello).await?;
+        stream.read(&mut [0; 1]).await
     };
     asking.await.map(|_| ()).with_context(|| format!("nothing answers at {address}"))
-}
-
-/// An address that others can reach needs a key.
-fn check_exposure(arguments: &ApiArgs) -> Result<()> {
-    let host = arguments.host;
-    ensure!(
-        host.is_loopback() || !arguments.api_key.is_empty() || arguments.api_key_file.is_some(),
-        "--host {host} can be reached from outside: give a key with --api-key or --api-key-file, or listen on 127.0.0.1"
-    );
-    Ok(())
 }
 
 /// Bounds of the buckets in which times are counted, from a token's gap to a long prompt's. Buckets of several processes
@@ -119,8 +132,18 @@ fn api_config(arguments: &ApiArgs, gguf: &Gguf) -> Result<ApiConfig> {
     let metrics = PrometheusBuilder::new().set_buckets(&SECONDS).and_then(PrometheusBuilder::install_recorder);
     let metrics = metrics.context("cannot set up metrics")?;
     Ok(ApiConfig {
-        api_keys: ApiKeys::new(api_keys(arguments)?),
-        defaults: recommended_sampling(gguf)?,
+        api_keys: protection::api_keys(arguments)?,
+        cors_origins: arguments.cors.clone(),
+        tls: protection::tls(arguments)?,
+        audit_bodies: arguments.audit_bodies,
+        body_bytes: (arguments.body_limit as usize) << 20,
+        request_deadline: Duration::from_secs(u64::from(arguments.request_deadline)),
+        defaults: Defaults {
+            thinking: arguments.thinking.map(|switch| switch == OnOff::On),
+            thinking_budget: arguments.thinking_budget,
+            template_variables: template_variables(arguments)?,
+            ..recommended_sampling(gguf)?
+        },
         keep_client_noise: arguments.keep_client_noise,
         // Answers have ended by then; what is left of them is read, or never.
         shutdown_timeout: shutdown::FLUSH,
@@ -130,18 +153,10 @@ fn api_config(arguments: &ApiArgs, gguf: &Gguf) -> Result<ApiConfig> {
     })
 }
 
-/// The keys of the command line and those of the file, one a line.
-fn api_keys(arguments: &ApiArgs) -> Result<Vec<String>> {
-    let mut keys = arguments.api_key.clone();
-    if let Some(path) = &arguments.api_key_file {
-        let text = std::fs::read_to_string(path);
-        let text = text.with_context(|| format!("cannot read the keys in {}", path.display()))?;
-        let lines = text.lines().map(str::trim).filter(|line| !line.is_empty());
-        let before = keys.len();
-        keys.extend(lines.map(str::to_owned));
-        ensure!(keys.len() > before, "there is no key in {}", path.display());
-    }
-    Ok(keys)
+/// The variables of the chat template from the command line.
+fn template_variables(arguments: &ApiArgs) -> Result<serde_json::Map<String, serde_json::Value>> {
+    let Some(text) = &arguments.chat_template_kwargs else { return Ok(serde_json::Map::new()) };
+    serde_json::from_str(text).context("--chat-template-kwargs is no JSON object")
 }
 
 /// The settings that the model's makers recommend, where its file carries them.

@@ -4,7 +4,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use anyhow::{Context, Result, ensure};
-use paceline_compute::device::MemorySpec;
+use paceline_compute::device::{LogSpec, MemorySpec};
 use paceline_core::Limits;
 use paceline_core::limits::LEAST_PREFILL_ROWS;
 use paceline_core::planner::{self, Host, Placement, Wishes};
@@ -32,12 +32,15 @@ pub(crate) fn plan(
     let placement = placement(gguf, model, layout, prefill_rows, None)?;
     let limits = limits(&placement, prefill_rows);
     limits.check()?;
-    let Placement { page_tokens, pages, slots, key_type, value_type, step_rows, step_wanted, .. } = placement;
-    let memory = MemorySpec { page_tokens, pages, slots, key_type, value_type, rows: step_rows, wanted: step_wanted };
+    let Placement { page_tokens, pages, slots, key_type, value_type, step_rows, step_wanted, logs, .. } = placement;
+    let logs = LogSpec { sessions: logs.sessions, tokens: logs.tokens };
+    let memory =
+        MemorySpec { page_tokens, pages, slots, key_type, value_type, rows: step_rows, wanted: step_wanted, logs };
     Ok(Plan {
         model: gguf.clone(),
         names: vec![model::name(model)],
         overrides: model::overrides(model),
+        drafts: layout.draft.settings()?,
         placement,
         limits,
         memory,
@@ -45,16 +48,18 @@ pub(crate) fn plan(
         pin: compute.is_some_and(|compute| compute.pin),
         template: None,
         progress: false,
+        disk: None,
     })
 }
 
 /// The bounds of a row that is laid out so.
 pub(crate) fn limits(placement: &Placement, prefill_rows: Option<usize>) -> Limits {
-    let Placement { sessions, pages, page_tokens, context, step_rows, step_wanted, .. } = *placement;
+    let Placement { sessions, pages, page_tokens, context, step_rows, step_wanted, logs, .. } = *placement;
     let usual = Limits::new(placement.stages.len(), sessions, pages, page_tokens, context);
     let (prefill_rows, snapshots) = (prefill_rows.unwrap_or(usual.prefill_rows), placement.cache.snapshots);
     let has_states = placement.state_per_session > 0;
-    Limits { step_rows, step_wanted, prefill_rows, snapshots, has_states, ..usual }
+    let (log_sessions, log_tokens) = (logs.sessions, logs.tokens);
+    Limits { step_rows, step_wanted, prefill_rows, snapshots, has_states, log_sessions, log_tokens, ..usual }
 }
 
 /// Where the layers go, in `memory` bytes or in what this host has free.
@@ -96,7 +101,7 @@ pub(crate) fn wishes(
     wishes.key_type = layout.key_type();
     wishes.value_type = layout.value_type();
     wishes.scaled_rope = model.yarn_factor.is_some() || model.rope_freq_base.is_some();
-    Ok(wishes)
+    Ok(wishes.with_drafts(layout.draft.settings()?.most))
 }
 
 /// The text of the chat template that replaces the model's.

@@ -11,6 +11,7 @@ mod control;
 mod coordinator;
 #[cfg(test)]
 mod deployed;
+mod disk;
 mod eval;
 mod host;
 mod http;
@@ -66,7 +67,7 @@ fn start() -> anyhow::Result<ExitCode> {
         }
     };
     // Files are complete when it is dropped.
-    let _log = log::start(&cli.log, cli.verbose, cli.command.name())?;
+    let _log = log::start(&cli.log, cli.command.audit_log(), cli.verbose, cli.command.name())?;
     let ended = carry_out(cli.command);
     if let Err(error) = &ended {
         info!("the program ends: {error:#}");

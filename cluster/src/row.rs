@@ -13,19 +13,21 @@ use paceline_coordinator::actor::Control;
 use paceline_coordinator::placement::{MemoryBytes, StageMemory};
 use paceline_coordinator::{Engine, LinkCard, ModelCard, Placed, Service, Shards, StageCard};
 use paceline_core::Limits;
+use paceline_core::disk::ORDERS;
+use paceline_core::drafts::DraftSettings;
 use paceline_core::planner::{Memory, Placement, StagePlan};
 use paceline_gguf::{Gguf, ModelShape};
 use paceline_model::{Overrides, StageLayers};
-use paceline_proto::{Epoch, SessionId};
+use paceline_proto::{Epoch, SessionId, TierOrder};
 use paceline_shard::actor::{self, Shard};
 use paceline_shard::worker::Links;
-use paceline_shard::{Feedback, Place, SharedStage, Stage, feedback};
+use paceline_shard::{DiskTier, Feedback, Place, SharedStage, Stage, StageTier, feedback};
 use paceline_text::{ChatTemplate, Tokenizer};
 use paceline_transport::local;
-use tokio::sync::watch;
+use tokio::sync::{mpsc, watch};
 use tracing::warn;
 
-use crate::{cli, host};
+use crate::{cli, disk, host};
 
 /// Threads of the runtime: they only wait for sockets and timers.
 const WORKERS: usize = 2;
@@ -40,6 +42,8 @@ pub(crate) struct Plan {
     pub(crate) names: Vec<String>,
     /// What the command line changes of its settings.
     pub(crate) overrides: Overrides,
+    /// Which drafts sessions have.
+    pub(crate) drafts: DraftSettings,
     /// Which layers go where.
     pub(crate) placement: Placement,
     /// Every bound.
@@ -54,6 +58,8 @@ pub(crate) struct Plan {
     pub(crate) template: Option<String>,
     /// Show a progress bar.
     pub(crate) progress: bool,
+    /// What of the stages' memory is kept on disk.
+    pub(crate) disk: Option<DiskTier>,
 }
 
 impl Plan {
@@ -120,8 +126,8 @@ pub(crate) fn load(plan: Plan) -> Result<Loaded> {
     let loaded: Vec<Result<(Stage, LoadedAs)>> = std::thread::scope(|scope| {
         let threads = (0..count).map(|index| {
             let feedback = feedbacks[index].take().unwrap_or_else(Feedback::own);
-            let (plan, bar) = (&plan, &bar);
-            scope.spawn(move || load_stage(plan, index, feedback, bar))
+            let (plan, bar, tokenizer) = (&plan, &bar, &*tokenizer);
+            scope.spawn(move || load_stage(plan, index, feedback, tokenizer, bar))
         });
         let threads: Vec<_> = threads.collect();
         let join = |thread: std::thread::ScopedJoinHandle<'_, _>| {
@@ -135,7 +141,13 @@ pub(crate) fn load(plan: Plan) -> Result<Loaded> {
     Ok(Loaded { plan, stages, tokenizer, template, cards })
 }
 
-fn load_stage(plan: &Plan, index: usize, feedback: Feedback, bar: &ProgressBar) -> Result<(Stage, LoadedAs)> {
+fn load_stage(
+    plan: &Plan,
+    index: usize,
+    feedback: Feedback,
+    tokenizer: &Tokenizer,
+    bar: &ProgressBar,
+) -> Result<(Stage, LoadedAs)> {
     let part = &plan.placement.stages[index];
     let layers = StageLayers { layers: part.layers.clone(), first: part.first, last: part.last };
     let program = paceline_model::record_with(&plan.model, &layers, &plan.overrides)?;
@@ -146,7 +158,19 @@ fn load_stage(plan: &Plan, index: usize, feedback: Feedback, bar: &ProgressBar) 
     let memory = loaded.memory_use();
     let place = Place { index, first: part.first, last: part.last, epoch: Epoch::default() };
     let summary = LoadedAs { layers: part.layers.clone(), device: device.describe(), memory };
-    Ok((Stage::new(place, loaded, feedback), summary))
+    let stage = Stage::new(place, loaded, feedback);
+    Ok((if place.last { with_speller(stage, tokenizer) } else { stage }, summary))
+}
+
+/// Lets a tail hold answers to grammars. Whatever is wrong with the vocabulary, it serves without.
+pub(crate) fn with_speller(stage: Stage, tokenizer: &Tokenizer) -> Stage {
+    match tokenizer.speller() {
+        Ok(speller) => stage.with_speller(speller),
+        Err(error) => {
+            warn!(%error, "answers cannot be held to schemas and grammars");
+            stage
+        }
+    }
 }
 
 /// The threads of a stage. To be called from a thread that no device has pinned yet.
@@ -207,16 +231,24 @@ pub(crate) fn kernels(isa: cli::Isa) -> Isa {
 }
 
 /// The shards of this process, as the coordinator controls them.
-struct LocalShards(Vec<Shard>);
+struct LocalShards {
+    shards: Vec<Shard>,
+    /// One for each, or none.
+    tiers: Vec<StageTier>,
+}
 
 impl Shards for LocalShards {
     fn cancel(&self, session: SessionId) {
-        for shard in &self.0 {
+        for shard in &self.shards {
             if !shard.cancel(session) {
                 // The chunk is then computed in vain; nobody waits for its result.
                 warn!(%session, "a shard could not be told of a cancel");
             }
         }
+    }
+
+    fn order(&self, stage: usize, order: TierOrder) -> bool {
+        self.tiers.get(stage).map(|tier| tier.order(order)).is_some()
     }
 }
 
@@ -224,18 +256,23 @@ impl Loaded {
     /// Starts everything; to be called inside a running actix system.
     pub(crate) fn start(self) -> Result<Running> {
         let Loaded { plan, stages, tokenizer, template, cards } = self;
-        let model = model_card(&plan.model, &plan.names, tokenizer.vocabulary_size())?;
+        let model = model_card(&plan.model, &plan.names, tokenizer.vocabulary_size(), plan.drafts)?;
         let credits = plan.limits.credits;
         // Every stage may say once that it failed, beside the results of all credits.
         let (replies, from_row) = local::replies(credits + stages.len());
         let (head, mut from) = local::link(credits);
         let count = stages.len();
-        let (mut shards, mut ended) = (Vec::new(), Vec::new());
+        let (mut shards, mut ended, mut tiers) = (Vec::new(), Vec::new(), Vec::new());
+        let (answers, from_tiers) = mpsc::channel(ORDERS * count);
         for (index, stage) in stages.into_iter().enumerate() {
             let (to, next) = local::link(credits);
             let to = (index + 1 < count).then(|| Box::new(to) as _);
             let from = Box::new(std::mem::replace(&mut from, next));
-            let shard = actor::start(SharedStage::new(stage), Links { from, to, replies: Box::new(replies.clone()) });
+            let stage = SharedStage::new(stage);
+            if let Some(disk) = &plan.disk {
+                tiers.push(disk.attach(&stage, disk::answer_into(answers.clone(), index))?);
+            }
+            let shard = actor::start(stage, Links { from, to, replies: Box::new(replies.clone()) });
             ended.push(shard.ended.clone());
             shards.push(shard);
         }
@@ -247,7 +284,8 @@ impl Loaded {
                 limits: Limits { restore_deadline: Duration::ZERO, step_deadline: None, ..plan.limits },
                 head: Box::new(head),
                 replies: from_row,
-                shards: Box::new(LocalShards(shards)),
+                shards: Box::new(LocalShards { shards, tiers }),
+                tiers: from_tiers,
                 stages: cards,
             },
         );
@@ -285,7 +323,12 @@ fn stage_card(plan: &Plan, index: usize, loaded: &LoadedAs) -> StageCard {
 }
 
 /// What clients may know of a model. Its context and its stages come with the placement.
-pub(crate) fn model_card(model: &Gguf, names: &[String], vocabulary: usize) -> Result<ModelCard> {
+pub(crate) fn model_card(
+    model: &Gguf,
+    names: &[String],
+    vocabulary: usize,
+    drafts: DraftSettings,
+) -> Result<ModelCard> {
     let shape = ModelShape::read(model)?;
     let (id, aliases) = names.split_first().context("a model needs a name")?;
     ensure!(vocabulary > 0, "the model's vocabulary is empty");
@@ -301,6 +344,7 @@ pub(crate) fn model_card(model: &Gguf, names: &[String], vocabulary: usize) -> R
         parameters: shape.total().parameters,
         file_bytes: model.file_bytes(),
         stages: 0,
+        drafts,
     })
 }
 

@@ -9,7 +9,7 @@ use crate::http::{self, Http};
 use crate::row::{self, Loaded};
 use crate::shutdown::{STOP, Signals};
 use crate::supervisor::Supervisor;
-use crate::{layout, model, text};
+use crate::{disk, layout, model, text};
 
 /// Loads the model and serves it until a signal comes.
 pub(crate) fn serve(arguments: &ServeArgs) -> Result<()> {
@@ -20,6 +20,10 @@ pub(crate) fn serve(arguments: &ServeArgs) -> Result<()> {
     plan.limits.queue = arguments.api.queue;
     plan.template = layout::template(arguments.api.chat_template.as_deref())?;
     plan.progress = true;
+    if let Some(cache_disk) = &arguments.cache_disk {
+        plan.limits.disk = Some(disk::root_of_plan(&plan, arguments.model.model.as_deref(), cache_disk)?);
+        plan.disk = Some(cache_disk.start()?);
+    }
     if !arguments.api.alias.is_empty() {
         plan.names.clone_from(&arguments.api.alias);
     }
@@ -30,11 +34,11 @@ pub(crate) fn serve(arguments: &ServeArgs) -> Result<()> {
 
 async fn serve_until_signal(loaded: Loaded, http: Http, supervisor: Supervisor) -> Result<()> {
     let cards = loaded.cards.clone();
-    let address = http.address()?;
+    let url = http.url()?;
     let running = loaded.start()?;
     http::warm_up(&running.engine).await?;
     let signals = Signals::new()?;
-    let ready = text::ready(&running.engine.model(), &cards, address);
+    let ready = text::ready(&running.engine.model(), &cards, &url);
     std::io::stderr().write_all(ready.as_bytes()).context("cannot write to standard error")?;
     let (engine, control) = (running.engine.clone(), running.control.clone());
     let end = {

@@ -26,6 +26,7 @@ use paceline_compute::cpu::roof::Roof;
 use paceline_compute::device::Device as _;
 use paceline_control::{Device, Hello};
 use paceline_proto::{NodeId, frame};
+use paceline_shard::DiskTier;
 use paceline_transport::Endpoint;
 use paceline_transport::identity::{Identity, JoinToken};
 use paceline_weights::{Cache, HashCache, PieceReader};
@@ -33,7 +34,7 @@ use tokio::sync::watch;
 use tokio::time::timeout;
 use tracing::{info, warn};
 
-use crate::cli::ShardArgs;
+use crate::cli::{CacheDisk, ShardArgs};
 use crate::control::{PROGRAM, client};
 use crate::pieces::Pieces;
 use crate::shutdown::Signals;
@@ -60,12 +61,13 @@ pub(crate) fn shard(arguments: &ShardArgs) -> Result<()> {
     let token = token(arguments)?;
     let device = device(arguments)?;
     let own = own_device(arguments, &device)?;
+    let disk = arguments.cache_disk.as_ref().map(CacheDisk::start).transpose()?;
     let supervisor = Supervisor::of_environment()?;
     let system = row::system()?;
     let ended = system.block_on(async {
         // Pings come from the task that does the work: they end when the actors' thread hangs.
         tokio::select! {
-            ended = run(arguments, token, device, own, &supervisor) => ended,
+            ended = run(arguments, token, device, own, disk, &supervisor) => ended,
             () = supervisor.watch(async || true) => Ok(()),
         }
     });
@@ -79,13 +81,16 @@ async fn run(
     token: JoinToken,
     device: CpuDevice,
     own: Device,
+    disk: Option<DiskTier>,
     supervisor: &Supervisor,
 ) -> Result<()> {
     let mut signals = Signals::new()?;
     supervisor.ready(&format!("waiting for the coordinator at {}", token.address));
     let joining = async {
-        let (identity, local) = enroll(&token).await?;
-        Member::new(arguments, token.address.clone(), identity, local, device, own, supervisor.clone()).await
+        // Who finds on its disk what it remembered before is to be known as who it was.
+        let seed = arguments.cache_disk.as_ref().map(CacheDisk::seed).transpose()?;
+        let (identity, local) = enroll(&token, seed.as_ref()).await?;
+        Member::new(arguments, token.address.clone(), identity, local, (device, own, disk), supervisor.clone()).await
     };
     let member = tokio::select! {
         () = signals.next() => return Ok(()),
@@ -121,11 +126,11 @@ async fn run(
 
 /// Gets a certificate, and learns which address of this host reaches the coordinator. One that is not there is waited
 /// for; only its refusal is final.
-async fn enroll(token: &JoinToken) -> Result<(Identity, IpAddr)> {
+async fn enroll(token: &JoinToken, seed: Option<&[u8; 32]>) -> Result<(Identity, IpAddr)> {
     let (mut pauses, mut drops) = (Pauses::new(), 0);
     loop {
         let enrolled = async {
-            let identity = client::enroll(token).await?;
+            let identity = client::enroll(token, seed).await?;
             let local = client::attend(&token.address, &identity).await?.local;
             Ok((identity, local.ip()))
         };
@@ -167,8 +172,7 @@ impl Member {
         address: String,
         identity: Identity,
         local: IpAddr,
-        device: CpuDevice,
-        own: Device,
+        (device, own, disk): (CpuDevice, Device, Option<DiskTier>),
         supervisor: Supervisor,
     ) -> Result<Self> {
         let udp = arguments.data.unwrap_or_else(|| SocketAddr::new(local, 0));
@@ -184,6 +188,7 @@ impl Member {
             data: data_addresses(endpoint.udp_address(), local, arguments.advertise),
             unix: unix.to_string_lossy().into_owned(),
             standby: arguments.standby,
+            disk: arguments.cache_disk.as_ref().map_or(0, CacheDisk::bytes),
         };
         let pieces = Arc::new(Pieces(PieceReader::new()));
         endpoint.serve_pieces(Arc::clone(&pieces) as _);
@@ -197,7 +202,7 @@ impl Member {
             endpoint: endpoint.clone(),
             opened: Mutex::default(),
         };
-        let workshop = Workshop::new(device, weights, endpoint.clone());
+        let workshop = Workshop::new(device, weights, endpoint.clone(), disk);
         let leaving = watch::Sender::new(false);
         Ok(Self { address, identity, endpoint, hello, workshop, supervisor, leaving })
     }

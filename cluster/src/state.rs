@@ -4,6 +4,7 @@
 //! Whoever can read the folder can join the cluster as anyone, so it is its owner's alone.
 
 pub(crate) mod keeper;
+pub(crate) mod responses;
 pub(crate) mod store;
 
 use std::collections::BTreeSet;

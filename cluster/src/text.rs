@@ -1,20 +1,18 @@
 //! What the program says to people.
 
 use std::fmt::Write;
-use std::net::SocketAddr;
 
 use paceline_coordinator::{LinkCard, ModelCard, StageCard};
 
 /// The summary when the service is ready: stages, memory, address, and a request to try.
-pub(crate) fn ready(model: &ModelCard, stages: &[StageCard], address: SocketAddr) -> String {
+pub(crate) fn ready(model: &ModelCard, stages: &[StageCard], url: &str) -> String {
     let (parameters, size) = (count(model.parameters), bytes(model.file_bytes));
     let mut text = format!("\n{} · {} · {parameters} parameters · {size}\n", model.id, model.architecture);
     text += &table(stages);
     let _ = writeln!(text, "  context of a session: {} tokens", model.context);
-    let _ = writeln!(text, "\nlistening on http://{address}   try:");
+    let _ = writeln!(text, "\nlistening on {url}   try:");
     let body = r#"{"messages":[{"role":"user","content":"Hello!"}]}"#;
-    let _ =
-        writeln!(text, "  curl http://{address}/v1/chat/completions -H 'content-type: application/json' -d '{body}'");
+    let _ = writeln!(text, "  curl {url}/v1/chat/completions -H 'content-type: application/json' -d '{body}'");
     text
 }
 

@@ -13,7 +13,9 @@ use paceline_core::coordinator::{Action, Event, Opening};
 use paceline_core::limits::QUEUE;
 use paceline_core::session::{Event as SessionEvent, Goal, Request, TokenGoal};
 use paceline_core::{Coordinator, Reuse, Session, Wish};
-use paceline_proto::{Epoch, Frame, Payload, Reply, SessionId, Step};
+use paceline_proto::{
+    Epoch, Frame, Payload, Reply, SessionId, Step, TierAnswer, TierOrder, TierOutcome, TierRefusal, TierTask,
+};
 use paceline_text::{Detokenizer, TextStream};
 use paceline_transport::FrameSender;
 use tokio::sync::{mpsc, oneshot, watch};
@@ -66,8 +68,8 @@ pub(crate) struct Row {
     pub(crate) stages: Vec<StageCard>,
     head: Box<dyn FrameSender>,
     shards: Box<dyn Shards>,
-    /// Brings the replies.
-    stream: SpawnHandle,
+    /// Bring the replies, and what the disk tiers answer.
+    streams: [SpawnHandle; 2],
 }
 
 /// Starts the coordinator; to be called inside a running actix system. Without a placement every request is refused
@@ -120,12 +122,20 @@ impl CoordinatorActor {
         // Those who are here may be more than a smaller placement has room for.
         let sessions = self.sessions.len() + placed.limits.slots + placed.limits.queue;
         context.set_mailbox_capacity(MESSAGES_PER_SESSION * sessions);
-        let Placed { epoch, head, replies, shards, stages, .. } = placed;
+        let Placed { epoch, head, replies, shards, stages, tiers, .. } = placed;
         let replies = ReceiverStream::new(replies).map(Some).chain(tokio_stream::once(None));
         let replies = replies.into_actor(self).map(move |reply, actor, context| actor.hear(epoch, reply, context));
-        let stream = context.spawn(replies.finish());
-        if let Some(old) = self.row.replace(Row { epoch, stages, head, shards, stream }) {
-            context.cancel_future(old.stream);
+        let answers = ReceiverStream::new(tiers).into_actor(self);
+        let answers = answers.map(move |(stage, answer), actor, context| {
+            if actor.row.as_ref().is_some_and(|row| row.epoch == epoch) {
+                actor.on(Event::Tier { stage, answer }, context);
+            }
+        });
+        let streams = [context.spawn(replies.finish()), context.spawn(answers.finish())];
+        if let Some(old) = self.row.replace(Row { epoch, stages, head, shards, streams }) {
+            for stream in old.streams {
+                context.cancel_future(stream);
+            }
         }
     }
 
@@ -174,8 +184,8 @@ impl CoordinatorActor {
                 self.tell(session, SessionEvent::Interrupted)
             }
             Action::Paused { session } => self.tell(session, SessionEvent::Interrupted),
-            Action::Outcome { session, outcome, position } => {
-                self.tell(session, SessionEvent::Outcome { outcome, position })
+            Action::Outcome { session, outcome, position, drafts } => {
+                self.tell(session, SessionEvent::Outcome { outcome, position, drafts })
             }
             Action::Refused { session, refusal } => {
                 let failed = self.tell(session, SessionEvent::Refused(refusal));
@@ -193,6 +203,7 @@ impl CoordinatorActor {
                 }
                 None
             }
+            Action::Order { stage, order } => self.order(stage, order),
             Action::Closed { session } => {
                 self.sessions.remove(&session);
                 None
@@ -208,6 +219,16 @@ impl CoordinatorActor {
             None => Err(paceline_transport::Error::Closed),
         };
         sent.err().map(|error| Event::Failed { stage: 0, reason: error.to_string() })
+    }
+
+    /// Gives an order to a stage's disk tier. One that cannot be given is refused, unless nobody waits for its answer.
+    fn order(&self, stage: usize, order: TierOrder) -> Option<Event> {
+        let (ticket, answered) = (order.ticket, order.task != TierTask::Drop);
+        if self.row.as_ref().is_some_and(|row| row.shards.order(stage, order)) || !answered {
+            return None;
+        }
+        warn!(stage, "a disk tier cannot be given an order");
+        Some(Event::Tier { stage, answer: TierAnswer { ticket, outcome: TierOutcome::Refused(TierRefusal::Busy) } })
     }
 
     fn tell(&self, session: SessionId, event: SessionEvent) -> Option<Event> {
@@ -254,7 +275,8 @@ impl CoordinatorActor {
     }
 
     pub(crate) fn report_drained(&mut self) {
-        if self.draining && self.sessions.is_empty() {
+        // What is on its way to disks is waited for, too.
+        if self.draining && self.sessions.is_empty() && self.core.has_kept() {
             for waiting in self.drained.drain(..) {
                 // Whoever no longer waits does not mind.
                 let _ = waiting.send(());
@@ -280,6 +302,7 @@ impl CoordinatorActor {
             prompt: request.prompt,
             boundaries: request.boundaries,
             sampling: request.sampling,
+            drafts: self.card.borrow().drafts,
             goal,
         });
         Ok(SessionActor {
@@ -306,6 +329,7 @@ impl Actor for CoordinatorActor {
         context.set_mailbox_capacity(MESSAGES_PER_SESSION * QUEUE);
         if let Some(placed) = self.first.take() {
             self.install(placed, context);
+            self.on(Event::Tick, context);
         }
     }
 }

@@ -3,10 +3,11 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+pub use paceline_core::drafts::DraftSettings;
 pub use paceline_core::reuse::{Missed, Reuse, Tier};
 pub use paceline_core::session::Usage;
 use paceline_proto::{Logprobs, SamplingSettings, SessionId};
-use paceline_text::{ChatTemplate, Tokenizer};
+use paceline_text::{ChatTemplate, Mark, Tokenizer};
 use tokio::sync::{mpsc, watch};
 
 use crate::cache::{CacheChange, CacheChanged, CacheList};
@@ -36,6 +37,8 @@ pub struct ModelCard {
     pub file_bytes: u64,
     /// Stages it runs on.
     pub stages: usize,
+    /// Which drafts its sessions may have.
+    pub drafts: DraftSettings,
 }
 
 /// What is wanted of a prompt.
@@ -76,6 +79,8 @@ pub struct TokenUpdate {
     pub token: u32,
     /// Text that is certain now; may be empty, may hold text of tokens before it.
     pub text: String,
+    /// Where in the text tokens stand that are no ordinary text.
+    pub marks: Vec<Mark>,
     /// Log probabilities, where asked for.
     pub logprobs: Option<Box<Logprobs>>,
 }
@@ -87,6 +92,8 @@ pub struct Finished {
     pub reason: FinishReason,
     /// Text that was held back until now.
     pub text: String,
+    /// Where in the text tokens stand that are no ordinary text.
+    pub marks: Vec<Mark>,
     /// Counts.
     pub usage: Usage,
     /// What of the prompt was known when it was first admitted, and why not more.

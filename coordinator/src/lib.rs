@@ -16,10 +16,10 @@ pub mod testing;
 
 pub use cache::{CacheChange, CacheChanged, CacheList, CachedPath};
 pub use engine::{
-    Engine, FinishReason, Finished, Generate, Generation, Missed, ModelCard, Reuse, StageStatus, Status, Tier, Timings,
-    TokenUpdate, Update, Usage,
+    DraftSettings, Engine, FinishReason, Finished, Generate, Generation, Missed, ModelCard, Reuse, StageStatus, Status,
+    Tier, Timings, TokenUpdate, Update, Usage,
 };
 pub use error::{Error, Result};
 pub use placement::{Health, LinkCard, Placed, PlacementError, Service, Shards, StageCard};
-pub use status::CacheStatus;
+pub use status::{CacheStatus, DiskCacheStatus, DraftStatus};
 pub use switching::Still;

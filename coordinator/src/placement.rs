@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use paceline_core::limits::InvalidLimit;
 use paceline_core::{Limits, Loss};
-use paceline_proto::{Epoch, Reply, SessionId};
+use paceline_proto::{Epoch, Reply, SessionId, TierAnswer, TierOrder};
 use paceline_text::{ChatTemplate, Tokenizer};
 use paceline_transport::FrameSender;
 use serde::{Deserialize, Serialize};
@@ -39,6 +39,9 @@ pub struct Placed {
     pub replies: mpsc::Receiver<Reply>,
     /// The shards.
     pub shards: Box<dyn Shards>,
+    /// What the stages' disk tiers answer, each with the stage, counted from 0: room for
+    /// [`ORDERS`](paceline_core::disk::ORDERS) of each.
+    pub tiers: mpsc::Receiver<(usize, TierAnswer)>,
     /// One card per stage, in row order.
     pub stages: Vec<StageCard>,
 }
@@ -47,6 +50,9 @@ pub struct Placed {
 pub trait Shards: Send {
     /// Voids a session's chunks on every stage, ahead of the frames under way.
     fn cancel(&self, session: SessionId);
+
+    /// Gives an order to the disk tier of a stage, counted from 0; false if it cannot be given, and will not be answered.
+    fn order(&self, stage: usize, order: TierOrder) -> bool;
 }
 
 /// Whether the row runs; to be watched by whoever places it anew.

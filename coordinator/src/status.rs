@@ -1,5 +1,7 @@
 //! How the service is doing right now: figures that rates can be made of.
 
+use std::collections::BTreeSet;
+
 use paceline_core::coordinator;
 use serde::{Deserialize, Serialize};
 
@@ -51,6 +53,9 @@ pub struct Status {
     pub decode_tokens: u64,
     /// Steps sent.
     pub steps: u64,
+    /// What became of guesses at tokens.
+    #[serde(default)]
+    pub drafts: DraftStatus,
     /// What is remembered, and what that saved.
     #[serde(default)]
     pub cache: CacheStatus,
@@ -58,10 +63,82 @@ pub struct Status {
     pub stages: Vec<StageStatus>,
 }
 
-/// What is remembered of prompts and answers, and what that saved. All of it is on the stages' devices.
+/// What became of guesses at the tokens that follow.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct DraftStatus {
+    /// Guesses that were run.
+    pub run: u64,
+    /// Of these, guesses that were right.
+    pub accepted: u64,
+    /// Guesses that were offered and not run, because that would not have paid or there was no room.
+    pub declined: u64,
+    /// Chunks with guesses.
+    pub chunks: u64,
+}
+
+/// What the stages keep on disks, all of them together.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct DiskCacheStatus {
+    /// Sessions of which something came from there.
+    pub hits: u64,
+    /// Their cached tokens.
+    pub tokens: u64,
+    /// Parts of texts that all stages have kept since the start.
+    pub kept: u64,
+    /// Parts that a stage did not keep.
+    pub not_kept: u64,
+    /// Texts that came back.
+    pub fetched: u64,
+    /// Texts that did not, or not in time.
+    pub not_fetched: u64,
+    /// Entries of all processes' folders; each has that of its own layers.
+    pub entries: u64,
+    /// Bytes that they take.
+    pub bytes: u64,
+    /// Bytes that they may take.
+    pub budget: u64,
+    /// Entries that made room for others.
+    pub evicted: u64,
+    /// Entries that were dropped because their bytes were not what was kept.
+    pub damaged: u64,
+}
+
+impl DiskCacheStatus {
+    fn new(core: &coordinator::Status, cards: &[StageCard]) -> Option<Self> {
+        let disk = core.disk.as_ref()?;
+        let counts = disk.counts;
+        let mut status = Self {
+            hits: core.cache.disk_hits,
+            tokens: core.cache.disk_tokens,
+            kept: counts.kept,
+            not_kept: counts.not_kept,
+            fetched: counts.fetched,
+            not_fetched: counts.not_fetched,
+            ..Self::default()
+        };
+        // Stages of one process share its folder.
+        let mut nodes = BTreeSet::new();
+        for (card, tier) in cards.iter().zip(&disk.tiers) {
+            if nodes.insert(&card.node) {
+                status.entries = status.entries.saturating_add(tier.entries);
+                status.bytes = status.bytes.saturating_add(tier.bytes);
+                status.budget = status.budget.saturating_add(tier.budget);
+                status.evicted = status.evicted.saturating_add(tier.evicted);
+                status.damaged = status.damaged.saturating_add(tier.refused);
+            }
+        }
+        Some(status)
+    }
+}
+
+/// What is remembered of prompts and answers, and what that saved. But for `disk`, all of it is on the stages' devices.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct CacheStatus {
+    /// What is kept on disks, if the stages have some.
+    pub disk: Option<DiskCacheStatus>,
     /// Sessions that were let in, each time that they were.
     pub lookups: u64,
     /// Of these, sessions of which some tokens were cached.
@@ -96,6 +173,7 @@ impl CacheStatus {
         let share = |bytes: u64, part: usize, whole: usize| bytes.checked_div(whole as u64).unwrap_or(0) * part as u64;
         let (pages, snapshots) = (core.index.pages, core.index.snapshots);
         Self {
+            disk: DiskCacheStatus::new(core, cards),
             lookups: core.cache.lookups,
             hits: core.cache.hits,
             cached_tokens: core.cache.cached_tokens,
@@ -133,6 +211,13 @@ pub struct StageStatus {
     pub sent_bytes: u64,
 }
 
+impl DraftStatus {
+    fn of(counts: &coordinator::SpeculationCounts) -> Self {
+        let coordinator::SpeculationCounts { drafts, accepted, chunks, declined } = *counts;
+        Self { run: drafts, accepted, declined, chunks }
+    }
+}
+
 impl Status {
     /// The core's figures and the stages' cards together.
     pub(crate) fn new(core: coordinator::Status, cards: &[StageCard]) -> Self {
@@ -166,6 +251,7 @@ impl Status {
             prefill_tokens: core.prefill_tokens,
             decode_tokens: core.decode_tokens,
             steps: core.steps,
+            drafts: DraftStatus::of(&core.speculation),
             cache,
             stages: stages.collect(),
         }

@@ -36,6 +36,31 @@ impl EntryKey {
         Self(*hasher.finalize().as_bytes())
     }
 
+    /// The entries of the first of `tokens` behind this one, for each of these lengths, which ascend: the tokens are read
+    /// once. What is longer than all of them is left out.
+    ///
+    /// # Example
+    /// ```
+    /// use paceline_proto::EntryKey;
+    /// let root = EntryKey::root(&[7; 32], "");
+    /// let all: Vec<_> = root.children(&[1, 2, 3], [1, 3, 4]).collect();
+    /// assert_eq!(all, [(1, root.child(&[1])), (3, root.child(&[1, 2, 3]))]);
+    /// ```
+    pub fn children(
+        self,
+        tokens: &[u32],
+        lengths: impl IntoIterator<Item = usize>,
+    ) -> impl Iterator<Item = (usize, Self)> {
+        let (mut hasher, mut read) = (blake3::Hasher::new_keyed(&self.0), 0);
+        lengths.into_iter().take_while(|length| *length <= tokens.len()).map(move |length| {
+            for token in &tokens[read..length] {
+                hasher.update(&token.to_le_bytes());
+            }
+            read = length;
+            (length, Self(*hasher.finalize().as_bytes()))
+        })
+    }
+
     /// The entry of these tokens behind this one.
     #[must_use]
     pub fn child(self, tokens: &[u32]) -> Self {

@@ -23,7 +23,7 @@ pub use activations::Activations;
 /// `PCLN` read as a little-endian number.
 pub const MAGIC: u32 = u32::from_le_bytes(*b"PCLN");
 /// The version of everything in this crate.
-pub const VERSION: u16 = 3;
+pub const VERSION: u16 = 5;
 /// The most bytes that any frame may announce: 8,192 rows of 16,384 values and their description.
 pub const LIMIT: u64 = 8192 * 16384 * 4 + (16 << 20);
 

@@ -19,9 +19,9 @@ pub use error::{Error, Result};
 pub use frame::{Activations, Frame, Payload, Reply};
 pub use ids::{Epoch, NodeId, PageId, SessionId, Slot, StepId};
 pub use memories::{MemoryHead, MemoryRequest, OpenSession, SamplerMemory, SessionSampler};
-pub use sampling::SamplingSettings;
+pub use sampling::{ConstraintSettings, SamplingSettings, ThinkingSettings};
 pub use step::{
-    Chunk, ChunkInput, ChunkResult, Logprobs, Operation, Outcome, Reused, SampledToken, StageTime, Step, StepDone,
-    TokenLogprob, Wanted,
+    Chunk, ChunkInput, ChunkResult, Drafted, Logprobs, Operation, Outcome, Reused, SampledToken, StageTime, Step,
+    StepDone, TokenLogprob, Verified, Verify, Wanted,
 };
 pub use tiers::{KeptEntry, Ticket, TierAnswer, TierCounts, TierOrder, TierOutcome, TierRefusal, TierTask};

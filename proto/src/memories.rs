@@ -2,7 +2,7 @@
 //!
 //! The taker says what it wants in a [`MemoryRequest`]. The answer is a [`MemoryHead`] and then bytes as the device
 //! stores them: for each wanted layer, in order, every wanted page of an attention layer, or every wanted slot of a
-//! recurrent one.
+//! recurrent one and then what its log holds of uncertain tokens, session by session.
 
 use std::ops::Range;
 
@@ -48,6 +48,11 @@ pub struct OpenSession {
     pub slot: Slot,
     /// Its pages, in the order of its tokens.
     pub pages: Vec<PageId>,
+    /// How many of its tokens are certain: its state is the one behind them.
+    pub certain: u32,
+    /// How many uncertain tokens follow them, whose inputs are in the logs of recurrent layers; see
+    /// [`Verify`](crate::Verify).
+    pub uncertain: u32,
 }
 
 /// The sampler of an open session.
@@ -140,7 +145,13 @@ mod tests {
             form: "cpu".to_owned(),
             bytes: 12,
             next: StepId(9),
-            sessions: vec![OpenSession { session, slot: Slot(1), pages: pages.into_iter().map(PageId).collect() }],
+            sessions: vec![OpenSession {
+                session,
+                slot: Slot(1),
+                pages: pages.into_iter().map(PageId).collect(),
+                certain: 7,
+                uncertain: 2,
+            }],
             samplers: vec![SessionSampler { session, sampler }],
         }
     }

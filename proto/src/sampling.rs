@@ -31,15 +31,43 @@ pub struct SamplingSettings {
     pub choice: u32,
     /// Report the chosen token's log probability, and those of this many most probable tokens.
     pub logprobs: Option<u32>,
+    /// The model's reasoning, where its tokens are known.
+    pub thinking: Option<Box<ThinkingSettings>>,
+    /// What the text must look like that follows reasoning, or all of it.
+    pub constraint: Option<Box<ConstraintSettings>>,
+}
+
+/// What a text must look like.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ConstraintSettings {
+    /// A grammar as text, as `paceline_grammar` writes it.
+    pub grammar: String,
+    /// Tokens that end an answer. They are possible where the text is complete.
+    pub ends: Vec<u32>,
+}
+
+/// What a tail must know of reasoning to end it in time.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ThinkingSettings {
+    /// The prompt ends within it.
+    pub is_open: bool,
+    /// The token that opens it, if it is the first of an answer.
+    pub opens: Option<u32>,
+    /// The token that closes it.
+    pub closes: u32,
+    /// After so many tokens of it come those of `closing`, whatever the model wants; without it, never.
+    pub budget: Option<u32>,
+    /// Tokens that close it as the model is used to; `closes` is one of them.
+    pub closing: Vec<u32>,
 }
 
 impl SamplingSettings {
-    /// Whether the choice of a token depends on the tokens before it.
+    /// Whether the choice of a token depends on the tokens before it, in more than the model sees.
     pub fn has_penalties(&self) -> bool {
-        self.repetition_penalty != 1.0 || self.has_penalties_on_generated()
+        self.repetition_penalty != 1.0 || self.sees_generated()
     }
 
-    /// How many of the last of `tokens` tokens the penalties look at, where those from position `generated_from` on count
+    /// How many of the last of `tokens` tokens the penalties and guides look at, where those from position `generated_from` on count
     /// as generated.
     pub fn tokens_seen(&self, tokens: usize, generated_from: usize) -> usize {
         let window = match self.penalty_window as usize {
@@ -47,12 +75,18 @@ impl SamplingSettings {
             0 => tokens,
             window => window.min(tokens),
         };
-        let generated = if self.has_penalties_on_generated() { tokens.saturating_sub(generated_from) } else { 0 };
+        let generated = if self.sees_generated() { tokens.saturating_sub(generated_from) } else { 0 };
         window.max(generated)
     }
 
-    fn has_penalties_on_generated(&self) -> bool {
-        self.frequency_penalty != 0.0 || self.presence_penalty != 0.0
+    /// Whether all tokens of the answer matter.
+    fn sees_generated(&self) -> bool {
+        self.frequency_penalty != 0.0 || self.presence_penalty != 0.0 || self.is_guided()
+    }
+
+    /// Whether some tokens are impossible because of those before them in the answer.
+    pub fn is_guided(&self) -> bool {
+        self.constraint.is_some() || self.thinking.as_ref().is_some_and(|thinking| thinking.budget.is_some())
     }
 }
 
@@ -72,6 +106,8 @@ impl Default for SamplingSettings {
             seed: 0,
             choice: 0,
             logprobs: None,
+            thinking: None,
+            constraint: None,
         }
     }
 }

@@ -138,6 +138,60 @@ pub enum Wanted {
     Sample,
     /// The hidden row after the last norm, as an embedding.
     Vector,
+    /// The tokens that follow, as far as the tail agrees with drafts that the chunk brings along; see [`Verify`].
+    Verify(Verify),
+}
+
+impl Wanted {
+    /// How many of the session's tokens up to the chunk's end may yet be rejected.
+    pub fn drafts(self) -> u32 {
+        match self {
+            Self::Verify(verify) => verify.drafts,
+            Self::Nothing | Self::Sample | Self::Vector => 0,
+        }
+    }
+
+    /// Of how many of a chunk's `rows`, its last ones, the logits or the hidden row are needed.
+    pub fn wanted_rows(self, rows: usize) -> usize {
+        match self {
+            Self::Nothing => 0,
+            Self::Sample | Self::Vector => 1,
+            Self::Verify(verify) => rows.min((verify.drafts as usize).saturating_add(1)),
+        }
+    }
+}
+
+/// Speculation: several tokens of a session in one step, of which the last are guesses.
+///
+/// A chunk that ends with token `end` of its session leaves the tokens from `end - drafts` on *uncertain*. All before
+/// are certain from now on. Recurrent layers commit their states up to there, and keep the inputs of the uncertain
+/// tokens in a log. The `start` of the session's next chunk says how many of them were right: what is logged before it
+/// is replayed from the log, what is logged from there on is forgotten; keys and values are overwritten.
+/// A `start` before the certain tokens' end, or behind the last logged one, is refused.
+///
+/// The usual chunk has `1 + drafts` rows: the token that is known to come next, and drafts behind it. The tail samples
+/// from the last certain row on, row after row with the session's own sampler, for as long as the token that it chose is
+/// the draft that follows. So texts are the same as without drafts.
+///
+/// *A chunk sent ahead*, before the result of the chunk before it is back, has no certain rows: it assumes that all
+/// drafts before it are accepted, and that the token sampled behind them is its first one. Its `drafts` counts its own
+/// rows and the uncertain ones before it, so that no stage takes those for certain. If the assumption fails, the tail
+/// answers [`Outcome::Void`] by itself, and nothing that the chunk did to any memory matters: the session's next chunk
+/// starts where the truth ends. So a stage may also find that the rows before a chunk sent ahead are not there, because
+/// they were void: then that chunk is void too.
+///
+/// A log belongs to its session and is not part of its state: [`Operation::CopyState`] from the slot of a session is
+/// refused while tokens of it are uncertain. A snapshot is taken behind a chunk without drafts. Logs travel along with
+/// memories that move, and are lost with a stage: a session that is replayed is replayed with tokens that are certain.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Verify {
+    /// Uncertain tokens up to the chunk's end. 0: the chunk brings no drafts, like [`Wanted::Sample`].
+    pub drafts: u32,
+    /// How many drafts the tail shall make behind the token that it samples last; 0 for none. It makes fewer where it
+    /// doubts them, where the session's pages end, and none where it has nothing to make them with.
+    pub propose: u32,
+    /// Drafts end before the first one that is less probable than this, in thousandths.
+    pub least_probability: u16,
 }
 
 /// The results of a step, from the tail to the coordinator.
@@ -180,12 +234,33 @@ pub enum Outcome {
     Stored,
     /// The next token.
     Sampled(SampledToken),
+    /// The next tokens, of a chunk that wanted [`Wanted::Verify`].
+    Verified(Verified),
     /// The hidden row.
     Vector(Vec<f32>),
-    /// Cancelled before it was computed.
+    /// Cancelled before it was computed, or sent ahead on an assumption that turned out wrong.
     Void,
     /// No token can be chosen for this session; others are not concerned.
     Failed(String),
+}
+
+/// What the tail made of a chunk with drafts.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Verified {
+    /// At least one, at most one more than the chunk had drafts: those that the tail agreed with, and one that is new
+    /// and not yet run.
+    pub tokens: Vec<SampledToken>,
+    /// The tail's own guesses at what follows the last token, as many as it was asked for or fewer.
+    pub drafted: Vec<Drafted>,
+}
+
+/// A guess at a token.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+pub struct Drafted {
+    /// Its id.
+    pub token: u32,
+    /// How probable the draft model thinks it is.
+    pub probability: f32,
 }
 
 /// A token that the tail chose.

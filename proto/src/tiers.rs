@@ -74,7 +74,10 @@ pub struct TierAnswer {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum TierOutcome {
     /// The entry is on the disk.
-    Kept,
+    Kept {
+        /// Entries that made room, for it or since the last answer of this kind: they are kept no longer.
+        evicted: Vec<EntryKey>,
+    },
     /// The entries are in memory, and may be installed.
     Staged {
         /// How much that is.

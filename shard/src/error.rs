@@ -9,6 +9,9 @@ pub enum Error {
     /// The device could not do it.
     #[error(transparent)]
     Device(#[from] paceline_compute::Error),
+    /// A draft model that cannot be used.
+    #[error(transparent)]
+    Model(#[from] paceline_model::Error),
     /// The link could not do it.
     #[error(transparent)]
     Link(#[from] paceline_transport::Error),
@@ -122,6 +125,42 @@ pub enum Error {
         end: usize,
         /// Tokens that its pages hold.
         granted: usize,
+    },
+    /// A chunk that does not go on where its session's tokens end, or where some of them may be rejected.
+    #[error(
+        "session {session} goes on at token {start} with {drafts} uncertain ones; {certain} of its tokens are certain, \
+         and {uncertain} logged behind them"
+    )]
+    NotNext {
+        /// Whose.
+        session: SessionId,
+        /// Where the chunk starts.
+        start: usize,
+        /// How many tokens up to its end it leaves uncertain.
+        drafts: usize,
+        /// How many tokens of the session are certain.
+        certain: usize,
+        /// How many follow that are not.
+        uncertain: usize,
+    },
+    /// Drafts are tokens, and known when they are sent.
+    #[error("the uncertain rows of session {session} are not tokens")]
+    NotDrafts {
+        /// Whose.
+        session: SessionId,
+    },
+    /// A snapshot of a state whose log holds tokens.
+    #[error(
+        "the state in slot {slot} cannot be copied: {tokens} tokens of session {session} behind it are uncertain; \
+         run a chunk without drafts first"
+    )]
+    Uncertain {
+        /// Whose.
+        session: SessionId,
+        /// Its slot.
+        slot: usize,
+        /// How many tokens.
+        tokens: usize,
     },
     /// Activations of another model.
     #[error("the frame carries rows of {found} values, this model's have {expected}")]

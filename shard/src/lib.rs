@@ -7,6 +7,7 @@
 
 pub mod actor;
 mod checks;
+mod drafts;
 mod error;
 mod feedback;
 mod open_sessions;
@@ -18,6 +19,7 @@ mod tail;
 mod tiers;
 pub mod worker;
 
+pub use drafts::Drafter;
 pub use error::{Error, Result};
 pub use feedback::{Feedback, feedback};
 pub use open_sessions::OpenSessions;

@@ -3,7 +3,7 @@
 use std::ops::Range;
 
 use paceline_compute::device::NO_TOKEN;
-use paceline_proto::{Chunk, ChunkInput, Payload, Wanted};
+use paceline_proto::{Chunk, ChunkInput, Payload};
 
 use crate::stage::Place;
 use crate::{Error, Result};
@@ -78,9 +78,10 @@ impl Rows {
                 return Err(Error::Unresolved { session: chunk.session, step: *step });
             }
         }
-        if place.last && chunk.wanted != Wanted::Nothing {
-            let row = self.positions.len() - 1;
-            self.wanted.push(u32::try_from(row).expect("a step has some thousand rows"));
+        if place.last {
+            let end = self.positions.len();
+            let wanted = end - chunk.wanted.wanted_rows(chunk.input.rows())..end;
+            self.wanted.extend(wanted.map(|row| u32::try_from(row).expect("a step has some thousand rows")));
         }
         Ok(())
     }

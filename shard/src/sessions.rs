@@ -1,8 +1,8 @@
 //! What a stage remembers of each open session: its state slot and its page table.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
-use paceline_compute::device::{MemoryOperation, MemorySpec};
+use paceline_compute::device::{ChunkLog, MemoryOperation, MemorySpec};
 use paceline_proto::{OpenSession, Operation, PageId, Reused, SessionId, Slot, StepId};
 
 use crate::{Error, Result};
@@ -18,6 +18,25 @@ pub(crate) struct SessionMemory {
     pub(crate) ran_in: Option<StepId>,
     /// The last step that samples a token for it.
     pub(crate) sampled_in: Option<StepId>,
+    /// How many of its tokens are certain: its state is the one behind them.
+    pub(crate) certain: usize,
+    /// How many tokens that may yet be rejected follow in its log.
+    pub(crate) uncertain: usize,
+    /// Which of the logs it has, once it needed one.
+    log: Option<usize>,
+}
+
+impl SessionMemory {
+    /// How a chunk of `rows` rows from `start` on, of which the last `drafts` are uncertain, uses the session's log.
+    /// `start` is checked.
+    pub(crate) fn log_of(&self, start: usize, drafts: usize) -> ChunkLog {
+        ChunkLog { place: self.log.unwrap_or_default(), before: start - self.certain, uncertain: drafts }
+    }
+
+    /// Which of the logs it has.
+    pub(crate) fn log_place(&self) -> Option<usize> {
+        self.log
+    }
 }
 
 /// All open sessions of a stage: no more than there are slots, with no more pages each than there are.
@@ -38,7 +57,7 @@ impl SessionTable {
         match operation {
             Operation::Open { session, slot, reused, .. } => {
                 self.check(*session, reused)?;
-                self.open(*session, slot.0 as usize).map(Some)
+                self.open(*session, slot.0 as usize, reused.tokens as usize).map(Some)
             }
             Operation::Grant { session, pages } => {
                 self.grant(*session, pages)?;
@@ -52,6 +71,7 @@ impl SessionTable {
             Operation::Install { .. } => Ok(None),
             Operation::CopyPage { from, to } => Ok(Some(MemoryOperation::CopyPage { from: from.0, to: to.0 })),
             Operation::CopyState { from, to } => {
+                self.check_certain(from.0 as usize)?;
                 Ok(Some(MemoryOperation::CopyState { from: from.0 as usize, to: to.0 as usize }))
             }
         }
@@ -78,6 +98,8 @@ impl SessionTable {
             session: *session,
             slot: Slot(u32::try_from(memory.slot).expect("slots are numbered in 32 bits")),
             pages: memory.pages.iter().copied().map(PageId).collect(),
+            certain: u32::try_from(memory.certain).expect("tokens are counted in 32 bits"),
+            uncertain: u32::try_from(memory.uncertain).expect("tokens are counted in 32 bits"),
         };
         let mut sessions: Vec<OpenSession> = self.sessions.iter().map(open).collect();
         sessions.sort_unstable_by_key(|session| session.session);
@@ -85,9 +107,34 @@ impl SessionTable {
     }
 
     /// Takes over a session that was open elsewhere, with its memory as it is.
-    pub(crate) fn adopt(&mut self, session: SessionId, slot: usize, pages: &[PageId]) -> Result<()> {
-        self.open(session, slot)?;
-        self.grant(session, pages)
+    pub(crate) fn adopt(&mut self, open: &OpenSession, log: Option<usize>) -> Result<()> {
+        self.open(open.session, open.slot.0 as usize, open.certain as usize)?;
+        self.grant(open.session, &open.pages)?;
+        let memory = self.get_mut(open.session)?;
+        (memory.uncertain, memory.log) = (open.uncertain as usize, log);
+        Ok(())
+    }
+
+    /// Gives the session a log, if it has none.
+    pub(crate) fn reserve_log(&mut self, session: SessionId) -> Result<()> {
+        if self.get(session)?.log.is_some() {
+            return Ok(());
+        }
+        let taken: HashSet<usize> = self.sessions.values().filter_map(|memory| memory.log).collect();
+        let limit = self.memory.logs.sessions;
+        let free = (0..limit).find(|place| !taken.contains(place));
+        let what = "sessions with uncertain tokens";
+        self.get_mut(session)?.log = Some(free.ok_or(Error::OverLimit { what, found: limit + 1, limit })?);
+        Ok(())
+    }
+
+    /// A state whose log holds tokens is not the one that a snapshot would be taken for.
+    fn check_certain(&self, slot: usize) -> Result<()> {
+        let uncertain = |(_, memory): &(&SessionId, &SessionMemory)| memory.slot == slot && memory.uncertain > 0;
+        match self.sessions.iter().find(uncertain) {
+            None => Ok(()),
+            Some((&session, memory)) => Err(Error::Uncertain { session, slot, tokens: memory.uncertain }),
+        }
     }
 
     /// What is told of tokens that are not run must be possible here, and no more than they are.
@@ -103,7 +150,7 @@ impl SessionTable {
         Ok(())
     }
 
-    fn open(&mut self, session: SessionId, slot: usize) -> Result<MemoryOperation> {
+    fn open(&mut self, session: SessionId, slot: usize, certain: usize) -> Result<MemoryOperation> {
         if self.has(session) {
             return Err(Error::OpenTwice { session });
         }
@@ -117,7 +164,8 @@ impl SessionTable {
         if let Some((&owner, _)) = self.sessions.iter().find(|(_, other)| other.slot == slot) {
             return Err(Error::SlotTaken { slot, owner, session });
         }
-        let memory = SessionMemory { slot, pages: Vec::new(), ran_in: None, sampled_in: None };
+        let memory =
+            SessionMemory { slot, pages: Vec::new(), ran_in: None, sampled_in: None, certain, uncertain: 0, log: None };
         self.sessions.insert(session, memory);
         Ok(MemoryOperation::ClearState { slot })
     }
@@ -139,6 +187,7 @@ impl SessionTable {
 
 #[cfg(test)]
 mod tests {
+    use paceline_compute::device::LogSpec;
     use paceline_gguf::KvType;
     use paceline_proto::{Reused, SamplingSettings, Slot};
     use uuid::Uuid;
@@ -153,6 +202,7 @@ mod tests {
         value_type: KvType::F16,
         rows: 8,
         wanted: 1,
+        logs: LogSpec { sessions: 2, tokens: 4 },
     };
 
     fn session(number: u128) -> SessionId {

@@ -8,9 +8,14 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use paceline_compute::LoadedStage;
 use paceline_compute::device::{ChunkRows, StepInputs};
-use paceline_proto::{Chunk, ChunkInput, Epoch, Frame, Operation, Payload, Step, StepDone, StepId, Wanted};
+use paceline_grammar::Speller;
+use paceline_proto::{
+    Chunk, ChunkInput, ChunkResult, Epoch, Frame, Operation, Payload, Step, StepDone, StepId, Wanted,
+};
+use tracing::warn;
 
 use crate::checks::check_chunks;
+use crate::drafts::Drafter;
 use crate::feedback::Feedback;
 use crate::open_sessions::OpenSessions;
 use crate::rows::Rows;
@@ -52,6 +57,8 @@ pub struct Stage {
     sessions: SessionTable,
     open: OpenSessions,
     tail: Tail,
+    /// What makes drafts, at a tail that has a draft model.
+    drafter: Option<Drafter>,
     feedback: Feedback,
     next: StepId,
     rows: Rows,
@@ -123,6 +130,7 @@ impl Stage {
             sessions,
             open,
             tail,
+            drafter: None,
             feedback,
             next: StepId(0),
             rows,
@@ -130,6 +138,30 @@ impl Stage {
             failed: false,
             staging: None,
         }
+    }
+
+    /// The same stage, a tail, with a draft model that has run nothing yet. The tail's program must have
+    /// [`features`](paceline_compute::program::Program::features).
+    ///
+    /// # Errors
+    /// When this is not the tail, or its program has no features.
+    pub fn with_drafter(self, drafter: Drafter) -> Result<Self> {
+        if !self.place.last || self.loaded.program().features.is_none() {
+            return Err(Error::NotTail);
+        }
+        Ok(Self { drafter: Some(drafter), ..self })
+    }
+
+    /// Does it make drafts?
+    pub fn has_drafter(&self) -> bool {
+        self.drafter.is_some()
+    }
+
+    /// Lets the tail hold answers to a grammar: `speller` knows how the model's tokens are spelled.
+    #[must_use]
+    pub fn with_speller(mut self, speller: Arc<Speller>) -> Self {
+        self.tail.know(speller);
+        self
     }
 
     /// Where it stands.
@@ -177,7 +209,8 @@ impl Stage {
         for operation in &frame.step.operations {
             self.apply(operation)?;
         }
-        check_chunks(&frame.step, self.place, &mut self.sessions, &self.loaded.memory())?;
+        let is_cancelled = |session| self.open.is_cancelled(session);
+        check_chunks(&mut frame.step, self.place, &mut self.sessions, &self.loaded.memory(), is_cancelled)?;
         self.feedback.drain();
         self.feedback.keep(|session| self.sessions.has(session));
         self.collect(&mut frame)?;
@@ -206,6 +239,9 @@ impl Stage {
     fn apply(&mut self, operation: &Operation) -> Result<()> {
         if let Some(work) = self.sessions.apply(operation)? {
             self.loaded.apply(work)?;
+            if let Some(drafter) = &mut self.drafter {
+                drafter.apply(work)?;
+            }
         }
         match operation {
             Operation::Open { session, sampling, generated_from, reused, .. } => {
@@ -255,7 +291,8 @@ impl Stage {
         for chunk in step.chunks.iter().filter(|chunk| !chunk.void) {
             let memory = self.sessions.get(chunk.session)?;
             let (rows, start) = (chunk.input.rows(), chunk.start as usize);
-            chunks.push(ChunkRows { first_row, rows, start, slot: memory.slot, pages: &memory.pages });
+            let log = memory.log_of(start, chunk.wanted.drafts() as usize);
+            chunks.push(ChunkRows { first_row, rows, start, slot: memory.slot, pages: &memory.pages, log });
             first_row += rows;
         }
         self.loaded.run(&StepInputs {
@@ -265,6 +302,11 @@ impl Stage {
             positions: &self.rows.positions,
             wanted: &self.rows.wanted,
         })?;
+        for chunk in step.chunks.iter().filter(|chunk| !chunk.void) {
+            let memory = self.sessions.get_mut(chunk.session)?;
+            memory.uncertain = chunk.wanted.drafts() as usize;
+            memory.certain = chunk.start as usize + chunk.input.rows() - memory.uncertain;
+        }
         Ok(())
     }
 
@@ -285,10 +327,30 @@ impl Stage {
 
     fn finish(&mut self, frame: Frame) -> Result<Passed> {
         let Step { epoch, id, chunks, .. } = &frame.step;
-        let results = self.tail.results(self.loaded.as_mut(), *id, chunks, &mut self.feedback)?;
+        let mut results = self.tail.results(self.loaded.as_mut(), *id, chunks, &mut self.feedback)?;
+        if let Err(error) = self.draft(chunks, &mut results) {
+            warn!(%error, "the draft model fails: it goes on without drafts");
+            self.drafter = None;
+        }
         let mut times = frame.times;
         times.push(self.watch.time(self.feedback.take_waited(), 0));
         Ok(Passed::Done(StepDone { epoch: *epoch, step: *id, results, times }))
+    }
+}
+
+impl Stage {
+    /// Lets the draft model, if there is one, read what the step has made certain and guess on.
+    fn draft(&mut self, chunks: &[Chunk], results: &mut [ChunkResult]) -> Result<()> {
+        let (Some(drafter), Some(features)) = (&mut self.drafter, self.loaded.program().features) else {
+            return Ok(());
+        };
+        let rows = self.rows.positions.len();
+        if rows == 0 {
+            return Ok(());
+        }
+        let values = self.rows.stream(rows * self.loaded.program().width(features));
+        self.loaded.read(features, 0..rows, values)?;
+        drafter.follow(values, chunks, results, &self.sessions)
     }
 }
 

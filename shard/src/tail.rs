@@ -2,13 +2,16 @@
 //! needs; a row of logits never leaves it.
 
 use std::collections::HashMap;
+use std::sync::Arc;
 
 use paceline_compute::LoadedStage;
 use paceline_compute::program::{Buffer, Program};
+use paceline_grammar::Speller;
 use paceline_proto::{
-    Chunk, ChunkInput, ChunkResult, Outcome, Reused, SamplingSettings, SessionId, SessionSampler, StepId, Wanted,
+    Chunk, ChunkInput, ChunkResult, Outcome, Reused, SampledToken, SamplingSettings, SessionId, SessionSampler, StepId,
+    Verified, Wanted,
 };
-use paceline_sampling::Sampler;
+use paceline_sampling::{Sampler, Vocabulary};
 
 use crate::feedback::Feedback;
 use crate::{Error, Result};
@@ -25,6 +28,10 @@ struct Outputs {
 /// The samplers of all open sessions.
 pub(crate) struct Tail {
     outputs: Option<Outputs>,
+    /// How the model's tokens are spelled, for answers that must follow a grammar.
+    speller: Option<Arc<Speller>>,
+    /// Each session's newest token and its position, which a chunk sent ahead must begin with.
+    newest: HashMap<SessionId, (u32, u32)>,
     /// Settings that cannot be used fail their own session, when it wants its first token.
     samplers: HashMap<SessionId, std::result::Result<Sampler, String>>,
     row: Vec<f32>,
@@ -38,7 +45,11 @@ impl Tail {
             hidden,
             width: program.width(hidden),
         });
-        Self { outputs, samplers: HashMap::new(), row: Vec::new() }
+        Self { outputs, speller: None, newest: HashMap::new(), samplers: HashMap::new(), row: Vec::new() }
+    }
+
+    pub(crate) fn know(&mut self, speller: Arc<Speller>) {
+        self.speller = Some(speller);
     }
 
     /// `reused` is checked already.
@@ -49,7 +60,7 @@ impl Tail {
         generated_from: u32,
         reused: &Reused,
     ) -> Result<()> {
-        let vocabulary = self.outputs()?.vocabulary;
+        let vocabulary = self.vocabulary()?;
         let known_from = reused.tokens - reused.last.len() as u32;
         let sampler = Sampler::resume(settings.clone(), vocabulary, generated_from)
             .and_then(|mut sampler| sampler.observe(known_from, &reused.last).map(|()| sampler))
@@ -71,20 +82,23 @@ impl Tail {
 
     /// Takes over the samplers of another tail.
     pub(crate) fn restore(&mut self, memories: Vec<SessionSampler>) -> Result<()> {
-        let vocabulary = self.outputs()?.vocabulary;
-        for SessionSampler { session, sampler } in memories {
+        let vocabulary = self.vocabulary()?;
+        let restored = memories.into_iter().map(|SessionSampler { session, sampler }| {
             let unusable = |error: paceline_sampling::Error| Error::Sampler { session, reason: error.to_string() };
             let sampler = match sampler {
                 Ok(memory) => Ok(Sampler::restore(memory, vocabulary).map_err(unusable)?),
                 Err(reason) => Err(reason),
             };
-            self.samplers.insert(session, sampler);
-        }
+            Ok((session, sampler))
+        });
+        let restored: Vec<_> = restored.collect::<Result<_>>()?;
+        self.samplers.extend(restored);
         Ok(())
     }
 
     pub(crate) fn close(&mut self, session: SessionId) {
         self.samplers.remove(&session);
+        self.newest.remove(&session);
     }
 
     /// The logits of the last step, `(rows, vocabulary)`.
@@ -107,7 +121,9 @@ impl Tail {
         let mut wanted_row = 0;
         for chunk in chunks {
             let outcome = self.outcome(loaded, chunk, wanted_row)?;
-            wanted_row += usize::from(!chunk.void && chunk.wanted != Wanted::Nothing);
+            if !chunk.void {
+                wanted_row += chunk.wanted.wanted_rows(chunk.input.rows());
+            }
             // The head waits for no token of a session that has closed.
             if chunk.wanted == Wanted::Sample && self.samplers.contains_key(&chunk.session) {
                 let token = if let Outcome::Sampled(sampled) = &outcome { Some(sampled.token) } else { None };
@@ -127,6 +143,9 @@ impl Tail {
             Ok(sampler) => sampler,
             Err(reason) => return Ok(Outcome::Failed(reason.clone())),
         };
+        if is_ahead(chunk) && self.newest.get(&chunk.session) != first_token(chunk).as_ref() {
+            return Ok(Outcome::Void);
+        }
         if let ChunkInput::Tokens(tokens) = &chunk.input
             && let Err(error) = sampler.observe(chunk.start, tokens)
         {
@@ -140,13 +159,33 @@ impl Tail {
                 loaded.read(hidden, wanted_row..wanted_row + 1, &mut vector)?;
                 Ok(Outcome::Vector(vector))
             }
-            Wanted::Sample => {
+            Wanted::Sample | Wanted::Verify(_) => {
                 self.row.resize(vocabulary, 0.0);
-                loaded.read(logits, wanted_row..wanted_row + 1, &mut self.row)?;
-                let rows = u32::try_from(chunk.input.rows()).expect("a chunk has some thousand rows");
-                let sampled = sampler.sample(chunk.start + rows, &mut self.row);
-                Ok(sampled.map_or_else(|error| Outcome::Failed(error.to_string()), Outcome::Sampled))
+                let mut choose = |index: usize, position: u32| {
+                    loaded.read(logits, wanted_row + index..wanted_row + index + 1, &mut self.row)?;
+                    Ok(sampler.sample(position, &mut self.row).map_err(|error| error.to_string()))
+                };
+                let tokens = match sample_rows(chunk, &mut choose)? {
+                    Ok(tokens) => tokens,
+                    Err(reason) => return Ok(Outcome::Failed(reason)),
+                };
+                Ok(self.sampled(chunk, tokens))
             }
+        }
+    }
+
+    fn vocabulary(&self) -> Result<Vocabulary<'_>> {
+        Ok(Vocabulary { size: self.outputs()?.vocabulary, speller: self.speller.as_deref() })
+    }
+
+    /// The outcome of tokens that follow a chunk, the last of which is the session's newest.
+    fn sampled(&mut self, chunk: &Chunk, mut tokens: Vec<SampledToken>) -> Outcome {
+        let newest = tokens.last().map(|sampled| sampled.token).expect("at least one row is sampled");
+        let first = end_of(chunk) + 1 - wanted_rows(chunk);
+        self.newest.insert(chunk.session, (first + count(tokens.len() - 1), newest));
+        match chunk.wanted {
+            Wanted::Verify(_) => Outcome::Verified(Verified { tokens, drafted: Vec::new() }),
+            _ => Outcome::Sampled(tokens.remove(0)),
         }
     }
 
@@ -154,3 +193,60 @@ impl Tail {
         self.outputs.ok_or(Error::NotTail)
     }
 }
+
+/// Samples the wanted rows of a chunk, one after another for as long as the chosen token is the draft that follows.
+/// `choose` gives the token at a position from one of the wanted rows, or says why there is none.
+///
+/// What cannot be sampled behind an accepted draft ends the tokens: it is met again when that draft is certain.
+fn sample_rows(
+    chunk: &Chunk,
+    choose: &mut dyn FnMut(usize, u32) -> Result<std::result::Result<SampledToken, String>>,
+) -> Result<std::result::Result<Vec<SampledToken>, String>> {
+    let rows = wanted_rows(chunk) as usize;
+    let drafts: &[u32] = match &chunk.input {
+        ChunkInput::Tokens(tokens) => &tokens[tokens.len() + 1 - rows..],
+        ChunkInput::Rows { .. } | ChunkInput::Sampled { .. } => &[],
+    };
+    let first = end_of(chunk) + 1 - count(rows);
+    let mut tokens = Vec::with_capacity(rows);
+    for index in 0..rows {
+        match choose(index, first + count(index))? {
+            Ok(sampled) => tokens.push(sampled),
+            Err(reason) if tokens.is_empty() => return Ok(Err(reason)),
+            Err(_) => break,
+        }
+        if drafts.get(index) != tokens.last().map(|sampled| &sampled.token) {
+            break;
+        }
+    }
+    Ok(Ok(tokens))
+}
+
+/// Was the chunk sent before it was known what it follows?
+fn is_ahead(chunk: &Chunk) -> bool {
+    chunk.wanted.drafts() as usize >= chunk.input.rows()
+}
+
+/// Where a chunk starts, and with which token.
+fn first_token(chunk: &Chunk) -> Option<(u32, u32)> {
+    match &chunk.input {
+        ChunkInput::Tokens(tokens) => tokens.first().map(|token| (chunk.start, *token)),
+        ChunkInput::Rows { .. } | ChunkInput::Sampled { .. } => None,
+    }
+}
+
+/// The position behind a chunk's last row.
+fn end_of(chunk: &Chunk) -> u32 {
+    chunk.start + count(chunk.input.rows())
+}
+
+fn wanted_rows(chunk: &Chunk) -> u32 {
+    count(chunk.wanted.wanted_rows(chunk.input.rows()))
+}
+
+fn count(rows: usize) -> u32 {
+    u32::try_from(rows).expect("a chunk has some thousand rows")
+}
+
+#[cfg(test)]
+mod tests;

@@ -196,13 +196,23 @@ impl Attached {
             wanted.iter().map(copy).collect::<Result<_>>().map_err(|error| failed(&error))?;
         let parts: Vec<Part<'_>> = copied.iter().map(|(layer, bytes)| Part { layer: *layer, bytes }).collect();
         match store.put(entry, form, &parts).map_err(|error| broken(&error))? {
-            Put::Kept | Put::Known => Ok(TierOutcome::Kept),
+            Put::Kept | Put::Known => Ok(TierOutcome::Kept { evicted: store.take_evicted() }),
             Put::NoRoom => Err(TierRefusal::NoRoom),
         }
     }
 
     /// Reads entries that follow one another, and stages them.
     fn fetch(&self, store: &mut Store, ticket: Ticket, path: &[EntryKey], state: bool) -> Done<TierOutcome> {
+        // What is missing is told before anything is read, the first of it first: what is behind that is of no use.
+        let holds =
+            |store: &Store, key: EntryKey, layer: &OutlineLayer| store.holds(key, &self.outline.form, [layer.layer]);
+        let whole = |key: &EntryKey| {
+            let states = self.outline.recurrent().filter(|_| state && path.last() == Some(key));
+            self.outline.paged().chain(states).all(|layer| holds(store, *key, layer))
+        };
+        if let Some(missing) = path.iter().find(|key| !whole(key)) {
+            return Err(TierRefusal::Missing(*missing));
+        }
         let (mut layers, mut pages, mut reached) = (Vec::new(), 0..0, None);
         for (index, key) in path.iter().enumerate() {
             let span = store.span(*key).ok_or(TierRefusal::Missing(*key))?;

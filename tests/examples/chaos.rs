@@ -2,6 +2,7 @@
 //!
 //!     cargo run --release -p paceline-tests --example chaos -- --rounds 200 --seed 1
 //!     cargo run --release -p paceline-tests --example chaos -- --restarts 20
+//!     cargo run --release -p paceline-tests --example chaos -- --disk-kills 50
 //!     cargo run --release -p paceline-tests --example chaos -- --soak 30
 //!
 //! Ends with 1 when a token was lost, changed or doubled, a process ended by itself, or anything was left over. Filling
@@ -13,6 +14,7 @@ use std::process::{Command, ExitCode};
 use std::time::Duration;
 
 use clap::Parser;
+use paceline_tests::chaos::disks::DiskKills;
 use paceline_tests::chaos::processes::Plan;
 use paceline_tests::chaos::restarts::Restarts;
 use paceline_tests::chaos::rounds::Rounds;
@@ -27,6 +29,9 @@ struct Arguments {
     /// How often the coordinator is killed and started again.
     #[arg(long, default_value_t = 0)]
     restarts: usize,
+    /// How often shards or the coordinator are killed while what was read goes to disks and comes back.
+    #[arg(long, default_value_t = 0)]
+    disk_kills: usize,
     /// Minutes of mixed load with a fault every 20 seconds.
     #[arg(long, default_value_t = 0.0)]
     soak: f64,
@@ -62,6 +67,7 @@ fn main() -> ExitCode {
         stages,
         shards,
         flags: flags.iter().map(|flag| (*flag).to_owned()).collect(),
+        disk_mib: None,
     };
     let mut output = std::io::stdout();
     let mut wrongs = 0;
@@ -72,6 +78,12 @@ fn main() -> ExitCode {
     }
     if restarts > 0 {
         let report = Restarts { plan: plan(&Plan::FLAGS), times: restarts, seed, clients }.run(&mut output);
+        writeln!(output, "\n{report}").expect("standard output");
+        wrongs += report.wrongs;
+    }
+    if arguments.disk_kills > 0 {
+        let plan = Plan { disk_mib: Some(256), ..plan(&Plan::LITTLE_CACHE) };
+        let report = DiskKills { plan, times: arguments.disk_kills, seed, clients }.run(&mut output);
         writeln!(output, "\n{report}").expect("standard output");
         wrongs += report.wrongs;
     }

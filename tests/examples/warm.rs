@@ -24,7 +24,11 @@ fn main() -> ExitCode {
     ];
     for (round, seed) in (0..operations.div_ceil(ROUND as u64)).zip(first..) {
         let (name, key_value_type, shards) = kinds[round as usize % kinds.len()];
+        // Twice in three times with a disk, on which there is room for a part of it all.
+        let folder = tempfile::tempdir().expect("a folder");
+        let disk = (seed % 3 > 0).then(|| (folder.path().to_owned(), [1 << 21, 1 << 30][seed as usize % 2]));
         let layout = RowLayout {
+            disk,
             shards,
             run_ahead: seed % 2 == 0,
             context: 240,

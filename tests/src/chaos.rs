@@ -3,10 +3,12 @@
 //!
 //! [`network`] carries everything that the processes send each other, and can lose and delay it; [`processes`] starts and
 //! hurts them; [`traffic`] is the clients; [`faults`] what happens; [`rounds`] lets one fault after another happen and
-//! reports how long streams paused; [`restarts`] kills the coordinator itself; [`soak`] mixes everything for a long time
+//! reports how long streams paused; [`restarts`] kills the coordinator itself;
+//! [`disks`] kills whatever keeps or fetches what was read; [`soak`] mixes everything for a long time
 //! and looks at what is left of it.
 
 pub mod chance;
+pub mod disks;
 pub mod faults;
 pub mod misfits;
 pub mod network;

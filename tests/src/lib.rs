@@ -4,11 +4,14 @@
 //! its layers, [`models`] finds or draws the models, [`golden`] reads the reference's results and compares.
 
 pub mod chaos;
+mod disks;
 pub mod exactness;
 pub mod golden;
+pub mod load;
 pub mod model_run;
 pub mod models;
 pub mod npy;
 pub mod random;
 pub mod row;
+pub mod schemas;
 pub mod warm;

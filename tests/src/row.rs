@@ -2,20 +2,25 @@
 //! travel as bytes. One thread, no clock, no sockets: what comes out depends on nothing but the scheduler's choices.
 
 use std::collections::{BTreeMap, VecDeque};
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
 use paceline_compute::cpu::CpuDevice;
-use paceline_compute::device::{Device, MemorySpec};
+use paceline_compute::device::{Device, LogSpec, MemorySpec};
 use paceline_core::coordinator::{Action, Event, Status};
+use paceline_core::drafts::{Draft, DraftSettings};
 use paceline_core::session::{Action as SessionAction, Event as SessionEvent, Finish, Goal, Request, TokenGoal};
 use paceline_core::{Coordinator, Limits, Session};
 use paceline_gguf::{Gguf, KvType, ModelShape};
 use paceline_model::StageLayers;
-use paceline_proto::{Epoch, Frame, Payload, Reply, SamplingSettings, SessionId, Step, StepDone, Wanted};
-use paceline_shard::{Feedback, Passed, Place, Stage, feedback};
+use paceline_proto::{
+    Chunk, ChunkResult, EntryKey, Epoch, Frame, Payload, Reply, SamplingSettings, SessionId, Step, StepDone,
+};
+use paceline_shard::{Feedback, Passed, Place, SharedStage, Stage, feedback};
 use uuid::Uuid;
 
+use crate::disks::Disks;
 use crate::exactness::splits;
 
 /// How a row is laid out.
@@ -43,7 +48,14 @@ pub struct RowLayout {
     pub snapshot_stride: usize,
     /// How keys and values are stored.
     pub key_value_type: KvType,
+    /// Drafts of a session at once, from [`Row::guesses`]; two sessions may have some.
+    pub drafts: usize,
+    /// The folder and the bytes of a disk tier. It outlives the stages.
+    pub disk: Option<(PathBuf, u64)>,
 }
+
+/// Says what a session may get next, when it has so many tokens of its answer.
+pub type Guesses = Box<dyn FnMut(SessionId, usize) -> Vec<Draft>>;
 
 impl Default for RowLayout {
     fn default() -> Self {
@@ -59,6 +71,8 @@ impl Default for RowLayout {
             snapshots: 0,
             snapshot_stride: 64,
             key_value_type: KvType::F16,
+            drafts: 0,
+            disk: None,
         }
     }
 }
@@ -69,7 +83,11 @@ impl RowLayout {
         let page_tokens = 16;
         let all = self.slots * self.context.div_ceil(page_tokens);
         let pages = self.kv_tokens.map_or(all, |tokens| tokens.div_ceil(page_tokens));
+        let usual = Limits::new(self.shards, self.slots, pages, page_tokens, self.context);
         Limits {
+            log_sessions: self.slots.min(2),
+            log_tokens: self.drafts,
+            step_wanted: usual.step_wanted + 2 * self.drafts,
             run_ahead: self.run_ahead,
             prefill_rows: self.prefill_rows,
             growth_tokens: self.growth_tokens,
@@ -77,7 +95,8 @@ impl RowLayout {
             snapshots: if self.caches { self.snapshots } else { 0 },
             has_states: !self.caches || shape.state_bytes(0..shape.layers.len()) > 0,
             snapshot_stride: self.snapshot_stride,
-            ..Limits::new(self.shards, self.slots, pages, page_tokens, self.context)
+            disk: self.disk.as_ref().map(|_| EntryKey::root(&[0; 32], &self.key_value_type.to_string())),
+            ..usual
         }
     }
 
@@ -90,6 +109,7 @@ impl RowLayout {
             value_type: self.key_value_type,
             rows: limits.step_rows,
             wanted: limits.step_wanted,
+            logs: LogSpec { sessions: limits.log_sessions, tokens: limits.log_tokens },
         }
     }
 }
@@ -116,7 +136,8 @@ pub struct Row {
     model: Arc<Gguf>,
     epoch: Epoch,
     coordinator: Coordinator,
-    stages: Vec<Stage>,
+    stages: Vec<SharedStage>,
+    disks: Option<Disks>,
     talks: BTreeMap<SessionId, Talk>,
     under_way: VecDeque<Frame>,
     /// What the coordinator is still to be told: what an event causes comes behind all that it says.
@@ -124,6 +145,8 @@ pub struct Row {
     is_told: bool,
     now: Duration,
     context: usize,
+    /// What sessions think comes next, instead of what they find in their texts.
+    pub guesses: Option<Guesses>,
     /// Chunks that were voided by a cancel.
     pub void_chunks: usize,
 }
@@ -135,10 +158,12 @@ impl Row {
     /// If they cannot be loaded.
     pub fn new(model: &Arc<Gguf>, layout: &RowLayout) -> Row {
         let (limits, epoch) = (layout.limits(model), Epoch::default());
-        Row {
+        let (stages, disks) = load_with_disks(model, layout, &limits, epoch);
+        let mut row = Row {
             model: Arc::clone(model),
             epoch,
-            stages: load(model, layout.memory(&limits), &limits, epoch),
+            stages,
+            disks,
             coordinator: Coordinator::new(epoch, limits),
             talks: BTreeMap::new(),
             under_way: VecDeque::new(),
@@ -146,8 +171,11 @@ impl Row {
             is_told: false,
             now: Duration::ZERO,
             context: layout.context,
+            guesses: None,
             void_chunks: 0,
-        }
+        };
+        row.on(Event::Tick);
+        row
     }
 
     /// Starts a session that generates `tokens` tokens after the prompt, whatever they are.
@@ -172,7 +200,13 @@ impl Row {
             max_tokens: Some(tokens),
             context: self.context,
         });
-        let core = Session::new(Request { prompt: prompt.to_vec(), boundaries: boundaries.to_vec(), sampling, goal });
+        let core = Session::new(Request {
+            prompt: prompt.to_vec(),
+            boundaries: boundaries.to_vec(),
+            sampling,
+            drafts: DraftSettings::NONE,
+            goal,
+        });
         self.talks.insert(id, Talk { core, prompt_tokens: prompt.len(), answer: Answer::default() });
         self.tell(id, SessionEvent::Begin);
         id
@@ -185,6 +219,8 @@ impl Row {
 
     /// Every stage is gone, and what was under way; the coordinator hears of it.
     pub fn fail(&mut self) {
+        // The folder is free when the tier's thread has ended.
+        self.disks = None;
         self.stages.clear();
         self.under_way.clear();
         self.on(Event::Failed { stage: 0, reason: "its process was killed".to_owned() });
@@ -198,7 +234,8 @@ impl Row {
         let limits = layout.limits(&self.model);
         self.epoch.0 += 1;
         self.under_way.clear();
-        self.stages = load(&self.model, layout.memory(&limits), &limits, self.epoch);
+        self.disks = None;
+        (self.stages, self.disks) = load_with_disks(&self.model, layout, &limits, self.epoch);
         self.on(Event::Reset { epoch: self.epoch, limits: Box::new(limits) });
     }
 
@@ -207,6 +244,11 @@ impl Row {
     /// # Panics
     /// If a stage fails.
     pub fn step(&mut self) -> bool {
+        let idle = self.under_way.is_empty();
+        if let Some((stage, answer)) = self.disks.as_mut().and_then(|disks| disks.answer(idle)) {
+            self.on(Event::Tier { stage, answer });
+            return true;
+        }
         let Some(frame) = self.under_way.pop_front() else { return self.tick() };
         self.now += Duration::from_millis(1);
         let done = self.pass(frame);
@@ -230,7 +272,7 @@ impl Row {
     /// Is every page, every slot and every stage's memory of sessions free again, or the cache's?
     pub fn is_clean(&self) -> bool {
         let status = self.coordinator.status();
-        let empty = |stage: &Stage| stage.open_sessions().is_empty();
+        let empty = |stage: &SharedStage| stage.open_sessions().is_empty();
         let idle = status.running == 0 && status.waiting == 0 && status.pages_used == 0;
         idle && self.stages.iter().all(empty)
     }
@@ -264,13 +306,15 @@ impl Row {
 
     /// Takes a frame down the row; between stages it travels as bytes.
     fn pass(&mut self, mut frame: Frame) -> StepDone {
-        for stage in &mut self.stages {
+        for stage in &self.stages {
             let received = Frame::decode(&frame.encode()).expect("a frame survives the wire");
             let step = received.step.clone();
-            match stage.run(received).expect("the stage runs") {
+            match stage.with(|stage| stage.run(received)).expect("the stage runs") {
                 Passed::On(next) => frame = next,
-                Passed::Done(done) => {
-                    let logits = stage.logits().expect("the tail has logits");
+                Passed::Done(mut done) => {
+                    // How many drafts pay must not depend on how busy the machine is.
+                    done.times.iter_mut().for_each(|time| time.busy = 1000);
+                    let logits = stage.with(Stage::logits).expect("the tail has logits");
                     self.keep_logits(&step, &done, &logits);
                     match Reply::decode(&Reply::Done(done).encode()).expect("results survive the wire") {
                         Reply::Done(done) => return done,
@@ -284,23 +328,32 @@ impl Row {
 
     fn keep_logits(&mut self, step: &Step, done: &StepDone, logits: &[f32]) {
         use paceline_proto::Outcome;
-        let sampled = |outcome: &Outcome| matches!(outcome, Outcome::Sampled(_));
         self.void_chunks += done.results.iter().filter(|result| result.outcome == Outcome::Void).count();
-        let wanted = step
-            .chunks
-            .iter()
-            .zip(&done.results)
-            .filter(|(chunk, result)| chunk.wanted == Wanted::Sample && sampled(&result.outcome));
-        let rows = wanted.clone().count();
-        for ((chunk, _), row) in wanted.zip(logits.chunks_exact((logits.len() / rows.max(1)).max(1))) {
-            let Some(Talk { prompt_tokens, answer, .. }) = self.talks.get_mut(&chunk.session) else { continue };
-            let bits: Vec<u32> = row.iter().copied().map(f32::to_bits).collect();
-            let place = chunk.start as usize + chunk.input.rows() - *prompt_tokens;
-            match answer.logits.get(place) {
-                Some(before) => {
-                    assert!(*before == bits, "token {place} of {} is computed again otherwise", chunk.session);
+        // Of each chunk: how many rows of logits it has, and of how many the token was taken.
+        let rows_of = |(chunk, result): &(&Chunk, &ChunkResult)| match &result.outcome {
+            Outcome::Sampled(_) => (1, 1),
+            Outcome::Verified(verified) => (chunk.wanted.wanted_rows(chunk.input.rows()), verified.tokens.len()),
+            _ => (0, 0),
+        };
+        let chunks: Vec<_> = step.chunks.iter().zip(&done.results).collect();
+        let rows: usize = chunks.iter().map(|chunk| rows_of(chunk).0).sum();
+        let mut rows_of_logits = logits.chunks_exact((logits.len() / rows.max(1)).max(1));
+        for (chunk, result) in chunks {
+            let (wanted, taken) = rows_of(&(chunk, result));
+            let end = chunk.start as usize + chunk.input.rows() + 1;
+            for (row, logits) in rows_of_logits.by_ref().take(wanted).enumerate() {
+                let Some(Talk { prompt_tokens, answer, .. }) = self.talks.get_mut(&chunk.session) else { continue };
+                if row >= taken {
+                    continue;
                 }
-                None => answer.logits.push(bits),
+                let bits: Vec<u32> = logits.iter().copied().map(f32::to_bits).collect();
+                let place = end - wanted + row - *prompt_tokens;
+                match answer.logits.get(place) {
+                    Some(before) => {
+                        assert!(*before == bits, "token {place} of {} is computed again otherwise", chunk.session);
+                    }
+                    None => answer.logits.push(bits),
+                }
             }
         }
     }
@@ -328,13 +381,18 @@ impl Row {
                 Action::Interrupted { session } | Action::Paused { session } => {
                     self.tell(session, SessionEvent::Interrupted);
                 }
-                Action::Outcome { session, outcome, position } => {
-                    self.tell(session, SessionEvent::Outcome { outcome, position });
+                Action::Outcome { session, outcome, position, drafts } => {
+                    self.tell(session, SessionEvent::Outcome { outcome, position, drafts });
                 }
                 Action::Refused { session, refusal } => self.tell(session, SessionEvent::Refused(refusal)),
                 Action::Lost { session, loss } => self.tell(session, SessionEvent::Lost(loss)),
                 Action::Cancel { session } => {
                     self.stages.iter().for_each(|stage| stage.open_sessions().cancel(session));
+                }
+                Action::Order { stage, order } => {
+                    if let Some(disks) = &mut self.disks {
+                        disks.order(stage, &order);
+                    }
                 }
                 Action::Closed { .. } | Action::Still { .. } => {}
             }
@@ -349,7 +407,11 @@ impl Row {
         for action in actions {
             match action {
                 SessionAction::Open(opening) => self.on(Event::Open { session, opening }),
-                SessionAction::Want(wish) => self.on(Event::Want { session, wish }),
+                SessionAction::Want(mut wish) => {
+                    let got = self.talks[&session].answer.tokens.len();
+                    wish.drafts = self.guesses.as_mut().map_or_else(Vec::new, |guesses| guesses(session, got));
+                    self.on(Event::Want { session, wish });
+                }
                 SessionAction::Leave => self.on(Event::Leave { session }),
                 SessionAction::Emit(sampled) => self.answer_mut(session).tokens.push(sampled.token),
                 SessionAction::Vector(_) => unreachable!("nobody wants vectors here"),
@@ -366,8 +428,21 @@ impl Row {
 /// A row of one stage with memory for one session of 64 tokens, to be fed by hand.
 pub fn single_stage(model: &Arc<Gguf>) -> Stage {
     let (key_type, value_type) = (KvType::F16, KvType::F16);
-    let memory = MemorySpec { page_tokens: 16, pages: 4, slots: 1, key_type, value_type, rows: 64, wanted: 1 };
+    let logs = LogSpec::NONE;
+    let memory = MemorySpec { page_tokens: 16, pages: 4, slots: 1, key_type, value_type, rows: 64, wanted: 1, logs };
     load(model, memory, &Limits::new(1, 1, 4, 16, 64), Epoch::default()).pop().expect("one stage")
+}
+
+fn load_with_disks(
+    model: &Arc<Gguf>,
+    layout: &RowLayout,
+    limits: &Limits,
+    epoch: Epoch,
+) -> (Vec<SharedStage>, Option<Disks>) {
+    let stages = load(model, layout.memory(limits), limits, epoch).into_iter().map(SharedStage::new);
+    let stages: Vec<SharedStage> = stages.collect();
+    let disks = layout.disk.as_ref().map(|(folder, bytes)| Disks::open(folder, *bytes, &stages));
+    (stages, disks)
 }
 
 fn load(model: &Arc<Gguf>, memory: MemorySpec, limits: &Limits, epoch: Epoch) -> Vec<Stage> {

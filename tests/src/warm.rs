@@ -81,6 +81,7 @@ impl Pair {
             shards: 1,
             run_ahead: false,
             kv_tokens: None,
+            disk: None,
             prefill_rows: 48,
             ..layout.clone()
         };
@@ -150,6 +151,10 @@ pub struct Tally {
     pub pauses: u64,
     /// Pages and snapshots that the cache gave up.
     pub evicted: u64,
+    /// Entries that the disk tier kept, and texts that came back from there.
+    pub kept: u64,
+    /// See `kept`.
+    pub fetched: u64,
 }
 
 /// Random operations by seed: requests that are new, go on from an old one or branch off anywhere, clients that leave, rows
@@ -204,6 +209,9 @@ pub fn random_operations(model: &Arc<Gguf>, layout: &RowLayout, seed: u64, opera
     }
     let status = pair.warm.status();
     assert!(pair.warm.is_clean(), "seed {seed}: pages or slots are not free: {status:?}");
+    if let Some(disk) = &status.disk {
+        (tally.kept, tally.fetched) = (disk.counts.kept, disk.counts.fetched);
+    }
     tally.pauses = status.pauses;
     tally.evicted = status.index.evicted_pages + status.index.evicted_snapshots;
     tally

@@ -11,6 +11,10 @@ fn text(answer: &Value) -> &str {
     answer["choices"][0]["message"]["content"].as_str().expect("a text")
 }
 
+fn reasoning(answer: &Value) -> &str {
+    answer["choices"][0]["message"]["reasoning_content"].as_str().expect("a text")
+}
+
 fn tokens(answer: &Value) -> Vec<u64> {
     let tokens = answer["choices"][0]["token_ids"].as_array().expect("token ids");
     tokens.iter().map(|token| token.as_u64().expect("a token")).collect()
@@ -21,6 +25,7 @@ fn the_embedded_model_answers_its_question() {
     let server = Server::start(&[]);
     let answer = server.chat(QUESTION);
     assert!(text(&answer).contains("The code for Ruth is 4821."), "{answer}");
+    assert!(reasoning(&answer).contains("Ruth"), "{answer}");
     assert_eq!(answer["choices"][0]["finish_reason"], "stop");
     let usage = &answer["usage"];
     assert_eq!(
@@ -40,12 +45,15 @@ fn streams_shards_threads_and_the_command_line_give_the_same_tokens() {
     body["stream"] = true.into();
     body["stream_options"] = json!({"include_usage": true});
     let stream = events(&post(two.address, "/v1/chat/completions", &body).body);
-    let delta = |event: &Value| event["choices"][0]["delta"]["content"].as_str().unwrap_or("").to_owned();
-    assert_eq!(stream.iter().map(delta).collect::<String>(), text(&one));
+    let told = |field: &str| -> String {
+        stream.iter().filter_map(|event| event["choices"][0]["delta"][field].as_str()).collect()
+    };
+    assert_eq!(told("content"), text(&one));
+    assert_eq!(told("reasoning_content"), reasoning(&one));
     assert_eq!(stream.last().expect("events")["usage"]["completion_tokens"], one["usage"]["completion_tokens"]);
 
     let run: Value = serde_json::from_str(&output(&["run", "-p", QUESTION, "-n", "48", "--json"])).expect("JSON");
-    assert_eq!(run["text"], text(&one));
+    assert_eq!(run["text"], format!("{}\n</think>\n\n{}", reasoning(&one), text(&one)), "the command line shows all");
     assert_eq!(run["prompt_tokens"], one["usage"]["prompt_tokens"]);
 }
 

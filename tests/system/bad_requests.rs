@@ -54,7 +54,7 @@ fn cases() -> Vec<Case> {
         (CHAT, chat(&json!({"logit_bias": {"5": 200}})), 400, &["200"]),
         (CHAT, chat(&json!({"stop": vec!["a"; 40]})), 400, &["stop", "40"]),
         (CHAT, chat(&json!({"stop": 5})), 400, &["stop"]),
-        (CHAT, chat(&json!({"response_format": {"type": "json_object"}})), 400, &["response_format"]),
+        (CHAT, chat(&json!({"response_format": {"type": "xml"}})), 400, &["response_format"]),
         (CHAT, chat(&json!({"seed": "seven"})), 400, &["seed"]),
         (CHAT, json!([1, 2]), 400, &[]),
         (TEXT, json!({"max_tokens": 3}), 400, &["prompt"]),

@@ -21,7 +21,7 @@ const STRIDE: usize = 512;
 const FLAGS: [&str; 4] = ["--sessions", "4", "--ctx", "10000"];
 
 /// Facts enough for about so many tokens.
-fn document(tokens: usize) -> String {
+pub(crate) fn document(tokens: usize) -> String {
     const NAMES: [&str; 6] = ["Ruth", "Abel", "Naomi", "Caleb", "Esther", "Joel"];
     // A fact is 16 tokens, some more where its numbers are long.
     let fact = |text: &mut String, index: usize| {
@@ -33,12 +33,12 @@ fn document(tokens: usize) -> String {
     text
 }
 
-fn says(role: &str, content: &str) -> Value {
+pub(crate) fn says(role: &str, content: &str) -> Value {
     json!({"role": role, "content": content})
 }
 
 /// A greedy request with all that can be compared.
-fn chat(messages: &[Value]) -> Value {
+pub(crate) fn chat(messages: &[Value]) -> Value {
     json!({
         "messages": messages, "temperature": 0, "max_tokens": 16, "return_token_ids": true,
         "logprobs": true, "top_logprobs": 3,
@@ -57,15 +57,15 @@ fn answer_text(answer: &Value) -> &str {
     answer["choices"][0]["message"]["content"].as_str().expect("a text")
 }
 
-fn cached(answer: &Value) -> usize {
+pub(crate) fn cached(answer: &Value) -> usize {
     answer["usage"]["prompt_tokens_details"]["cached_tokens"].as_u64().expect("a count") as usize
 }
 
-fn prompt_tokens(answer: &Value) -> usize {
+pub(crate) fn prompt_tokens(answer: &Value) -> usize {
     answer["usage"]["prompt_tokens"].as_u64().expect("a count") as usize
 }
 
-fn ask(server: &Server, body: &Value) -> Response {
+pub(crate) fn ask(server: &Server, body: &Value) -> Response {
     let path = if body.get("messages").is_some() { "/v1/chat/completions" } else { "/v1/completions" };
     let response = post(server.address, path, body);
     assert_eq!(response.status, 200, "{}", response.body);

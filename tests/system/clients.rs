@@ -6,16 +6,22 @@ use crate::program::{Server, root};
 
 /// Runs a script with the server's address; skips aloud where its client is not installed, but never in CI.
 fn client(package: &str, script: &str) {
+    client_with(package, script, &["--sessions", "4"], &[]);
+}
+
+/// The same with flags of the server and arguments of the script.
+fn client_with(package: &str, script: &str, flags: &[&str], arguments: &[&str]) {
     let found = Command::new("python3").args(["-c", &format!("import {package}")]).output();
     if !found.is_ok_and(|output| output.status.success()) {
         assert!(std::env::var_os("CI").is_none(), "python3 with {package} must be there in CI");
         eprintln!("skipped: python3 with the package {package} is not installed");
         return;
     }
-    let server = Server::start(&["--sessions", "4"]);
+    let server = Server::start(flags);
     let output = Command::new("python3")
         .arg(root().join("tests/clients").join(script))
         .arg(format!("http://{}", server.address))
+        .args(arguments)
         .output()
         .expect("python3 runs");
     let (out, err) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
@@ -26,4 +32,20 @@ fn client(package: &str, script: &str) {
 #[test]
 fn openai_python() {
     client("openai", "openai_chat.py");
+}
+
+#[test]
+fn openai_python_responses() {
+    client("openai", "openai_responses.py");
+}
+
+#[test]
+fn anthropic_python() {
+    client("anthropic", "anthropic_messages.py");
+}
+
+/// A thousand calls and a thousand spoilt bodies; the script makes more when it is run by hand.
+#[test]
+fn the_server_is_as_it_is_described() {
+    client_with("schemathesis", "description.py", &["--sessions", "4", "--ctx", "128"], &["1000"]);
 }

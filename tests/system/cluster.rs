@@ -42,19 +42,27 @@ pub(crate) struct Options<'a> {
     pub(crate) coordinator: &'a [&'a str],
     /// More flags of every shard.
     pub(crate) shard: &'a [&'a str],
+    /// Every shard has a disk for what it remembers.
+    pub(crate) disks: bool,
 }
 
 impl Cluster {
     /// Starts a coordinator and `count` shards, and waits until they serve.
     pub(crate) fn start(count: usize, options: &Options<'_>) -> Self {
-        let folder = tempfile::tempdir().expect("a folder");
+        Self::start_in(tempfile::tempdir().expect("a folder"), count, options)
+    }
+
+    /// The same with what an earlier one left in its folder.
+    pub(crate) fn start_in(folder: TempDir, count: usize, options: &Options<'_>) -> Self {
         let token = token_file(&folder);
+        // The one of before leads to another port.
+        let _ = std::fs::remove_file(&token);
         let mut command = coordinator(&folder, count);
         command.args(options.coordinator).args(options.model);
         let (coordinator, shards) = std::thread::scope(|scope| {
             let starting = scope.spawn(|| {
                 await_file(&token);
-                (0..count).map(|index| shard(&folder, index, options.shard)).collect::<Vec<_>>()
+                (0..count).map(|index| start_shard(&folder, index, options)).collect::<Vec<_>>()
             });
             let server = Server::of(command);
             (server, starting.join().expect("shards start"))
@@ -85,6 +93,13 @@ pub(crate) fn coordinator(folder: &TempDir, shards: usize) -> Command {
     command.args(["coordinator", "--port", "0", "--control", "127.0.0.1:0", "--shards", &shards.to_string()]);
     command.arg("--state").arg(folder.path().join("state")).arg("--token-file").arg(token_file(folder));
     command
+}
+
+/// Starts a shard as the options say.
+pub(crate) fn start_shard(folder: &TempDir, index: usize, options: &Options<'_>) -> Shard {
+    let disk = format!("{}:2G", folder.path().join(format!("disk{index}")).display());
+    let disk = if options.disks { vec!["--cache-disk", &disk] } else { Vec::new() };
+    shard(folder, index, &[options.shard, &disk].concat())
 }
 
 /// Starts a shard with a cache of its own.

@@ -125,7 +125,7 @@ fn rows_of_processes_give_the_bits_of_one_process() {
     for way in ways() {
         let flags = ["--ctx", "256", "--link", way.link, "--prefill-chunk", way.prefill_chunk];
         let shard = ["--threads", way.threads, "--isa", way.isa];
-        let options = Options { model: Some(&model), coordinator: &flags, shard: &shard };
+        let options = Options { model: Some(&model), coordinator: &flags, shard: &shard, ..Options::default() };
         let cluster = Cluster::start(way.shards, &options);
         assert_eq!(alone_and_in_company(cluster.coordinator.address), expected, "{way:?}");
     }

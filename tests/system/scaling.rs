@@ -132,7 +132,7 @@ fn cluster(waiting: usize) -> (Cluster, String) {
 
 /// The same, of shards with these flags.
 fn cluster_of(waiting: usize, flags: &[&str]) -> (Cluster, String) {
-    let options = Options { model: Some(&model()), coordinator: &PLACES, shard: flags };
+    let options = Options { model: Some(&model()), coordinator: &PLACES, shard: flags, ..Options::default() };
     let mut cluster = Cluster::start(2, &options);
     for index in 0..waiting {
         cluster.shards.push(shard(&cluster.folder, 2 + index, flags));

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use paceline_compute::cpu::CpuDevice;
 use paceline_compute::cpu::simd::Isa;
-use paceline_compute::device::{Device, MemorySpec};
+use paceline_compute::device::{Device, LogSpec, MemorySpec};
 use paceline_gguf::{Gguf, KvType, ModelShape};
 use paceline_model::StageLayers;
 use paceline_proto::{
@@ -24,6 +24,7 @@ use paceline_tier::Store;
 use tempfile::tempdir;
 use uuid::Uuid;
 
+const KEPT: TierOutcome = TierOutcome::Kept { evicted: Vec::new() };
 const PAGE_TOKENS: usize = 16;
 const PAGES: u32 = 16;
 const SLOTS: u32 = 4;
@@ -75,7 +76,9 @@ impl Hand {
         let device = CpuDevice::new(1 + life % 2, Some(kinds[life % kinds.len()])).expect("threads");
         let layers = ModelShape::read(model).expect("a shape").layers.len();
         let (pages, slots) = (PAGES as usize, SLOTS as usize);
-        let memory = MemorySpec { page_tokens: PAGE_TOKENS, pages, slots, key_type, value_type, rows: 32, wanted: 1 };
+        let logs = LogSpec::NONE;
+        let memory =
+            MemorySpec { page_tokens: PAGE_TOKENS, pages, slots, key_type, value_type, rows: 32, wanted: 1, logs };
         let stage = |(index, cut): (usize, &Range<usize>)| {
             let place = Place { index, first: index == 0, last: index + 1 == cuts.len(), epoch: Epoch(1) };
             let program = paceline_model::record(model, &StageLayers::of(cut.clone(), layers)).expect("a program");
@@ -195,12 +198,12 @@ fn kept_by(model: &Arc<Gguf>, cuts: &[Range<usize>], kinds: [KvType; 2], folder:
     let told = row.cold(&pages);
     let [first, second] = entries();
     // Tokens 0..25 lie in the first two pages, 25..50 in the second to the fourth.
-    assert!(row.keep(&first, &pages[..2], Some(Slot(2))).iter().all(|outcome| *outcome == TierOutcome::Kept));
+    assert!(row.keep(&first, &pages[..2], Some(Slot(2))).iter().all(|outcome| *outcome == KEPT));
     // Pages first, and the state as an afterthought.
-    assert!(row.keep(&second, &pages[1..4], None).iter().all(|outcome| *outcome == TierOutcome::Kept));
+    assert!(row.keep(&second, &pages[1..4], None).iter().all(|outcome| *outcome == KEPT));
     let before = row.counts();
-    assert!(row.keep(&second, &pages[1..4], Some(Slot(3))).iter().all(|outcome| *outcome == TierOutcome::Kept));
-    assert!(row.keep(&second, &pages[1..4], Some(Slot(3))).iter().all(|outcome| *outcome == TierOutcome::Kept));
+    assert!(row.keep(&second, &pages[1..4], Some(Slot(3))).iter().all(|outcome| *outcome == KEPT));
+    assert!(row.keep(&second, &pages[1..4], Some(Slot(3))).iter().all(|outcome| *outcome == KEPT));
     let after = row.counts();
     assert_eq!((after.entries, after.refused, after.skipped), (2, 0, 0));
     let states =
@@ -304,7 +307,7 @@ fn what_is_damaged_or_not_there_is_refused_and_the_stage_goes_on() {
     // It is computed again, and kept again.
     let pages = [0, 1, 2, 3, 4, 5, 6];
     assert!(row.cold(&pages) == expected);
-    assert_eq!(row.keep(&entries()[0], &pages[..2], Some(Slot(2))), [TierOutcome::Kept, TierOutcome::Kept]);
+    assert_eq!(row.keep(&entries()[0], &pages[..2], Some(Slot(2))), [KEPT, KEPT]);
     drop(row);
     let mut row = Hand::load(&model, &cuts[1], F16, 0).attach(folder.path(), STAGING);
     assert!(warm(&mut row, &keys) == expected);

@@ -75,7 +75,7 @@ impl Comparer {
             | Op::DeltaRule { output, .. }
             | Op::GatedNorm { buffer: output, .. }
             | Op::AddGated { output, .. } => self.same(&name(recorded.name), &read(*output)),
-            Op::RopeTable { .. } | Op::SwiGlu { .. } | Op::AddBias { .. } | Op::Gather { .. } => {}
+            Op::RopeTable { .. } | Op::SwiGlu { .. } | Op::AddBias { .. } | Op::Join { .. } | Op::Gather { .. } => {}
         }
     }
 

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use paceline_compute::cpu::CpuDevice;
 use paceline_compute::cpu::simd::Isa;
-use paceline_compute::device::{Device, MemorySpec};
+use paceline_compute::device::{Device, LogSpec, MemorySpec};
 use paceline_gguf::{Gguf, KvType, ModelShape};
 use paceline_model::StageLayers;
 use paceline_proto::{
@@ -49,7 +49,16 @@ fn device(epoch: u32) -> CpuDevice {
 
 fn memory([key_type, value_type]: [KvType; 2]) -> MemorySpec {
     let (pages, slots) = (PAGES as usize, SLOTS as usize);
-    MemorySpec { page_tokens: PAGE_TOKENS, pages, slots, key_type, value_type, rows: 3 * CHUNK, wanted: 3 }
+    MemorySpec {
+        page_tokens: PAGE_TOKENS,
+        pages,
+        slots,
+        key_type,
+        value_type,
+        rows: 3 * CHUNK,
+        wanted: 3,
+        logs: LogSpec::NONE,
+    }
 }
 
 impl Hand {

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use paceline_compute::device::{Device, MemorySpec, MemoryUse};
+use paceline_compute::device::{Device, LogSpec, MemorySpec, MemoryUse};
 use paceline_core::planner::{Cache, Host, Memory, Placement, Wishes, plan};
 use paceline_gguf::{Gguf, KvType, ModelShape, testing::PublishedShape};
 use paceline_model::{StageLayers, record};
@@ -21,6 +21,7 @@ fn loaded(model: &Arc<Gguf>, placement: &Placement) -> Vec<(Memory, MemoryUse)> 
         value_type: placement.value_type,
         rows: placement.step_rows,
         wanted: placement.step_wanted,
+        logs: LogSpec { sessions: placement.logs.sessions, tokens: placement.logs.tokens },
     };
     let load = |stage: &paceline_core::planner::StagePlan| {
         let layers = StageLayers { layers: stage.layers.clone(), first: stage.first, last: stage.last };
@@ -69,6 +70,7 @@ fn no_model_takes_more_than_was_planned() {
             wishes.step_rows = rows + 3;
             wishes.cache = Cache { snapshots: rows % 5, pages: rows % 7 };
             check(&model, &wishes, f64::INFINITY);
+            check(&model, &wishes.with_drafts(rows % 20), f64::INFINITY);
         }
     }
 }
@@ -83,6 +85,7 @@ fn a_model_of_real_size_takes_nearly_what_was_planned() {
         let wishes = Wishes { key_type, value_type, ..Wishes::new(1, 8192, 4) };
         check(&model, &wishes, 1.035);
         check(&model, &Wishes { shards: Some(3), ..wishes.clone() }, 1.2);
+        check(&model, &wishes.clone().with_drafts(15), 1.035);
         check(&model, &Wishes { cache: Cache { snapshots: 16, pages: 100 }, ..wishes }, 1.035);
     }
 }

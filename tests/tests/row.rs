@@ -3,8 +3,10 @@
 
 use std::sync::Arc;
 
+use paceline_core::coordinator::SpeculationCounts;
+use paceline_core::drafts::Draft;
 use paceline_core::session::FinishReason;
-use paceline_gguf::{Gguf, KvType};
+use paceline_gguf::{Gguf, KvType, ModelShape};
 use paceline_proto::{
     Chunk, ChunkInput, Epoch, Frame, Operation, Outcome, PageId, Payload, Reused, SamplingSettings, SessionId, Slot,
     Step, StepId, Wanted,
@@ -12,7 +14,7 @@ use paceline_proto::{
 use paceline_tests::golden::{Golden, distance};
 use paceline_tests::model_run::{Layout, ModelRun, cpu};
 use paceline_tests::models::model;
-use paceline_tests::row::{Row, RowLayout, single_stage};
+use paceline_tests::row::{Guesses, Row, RowLayout, single_stage};
 use uuid::Uuid;
 
 const TOKENS: usize = 12;
@@ -74,6 +76,66 @@ fn check(name: &str) {
         assert!(row.is_clean());
         assert_eq!(row.run_ahead_tokens() > 0, run_ahead, "{shards} stages");
     }
+}
+
+/// Guesses of which so many percent are right: the tokens that follow, and now and then another.
+fn guesses(expected: &[(Vec<u32>, Vec<Vec<u32>>)], right: u64) -> Guesses {
+    let texts: Vec<Vec<u32>> = expected.iter().map(|(tokens, _)| tokens.clone()).collect();
+    let mut random = 0x9e37_79b9_7f4a_7c15_u64;
+    Box::new(move |session, got| {
+        let text = &texts[session.0.as_u128() as usize];
+        let mut guess = |token: &u32| {
+            random ^= random << 13;
+            random ^= random >> 7;
+            random ^= random << 17;
+            let token = if (random >> 33) % 100 < right { *token } else { (*token + 1) % 320 };
+            Draft { token, chance: 0.9 }
+        };
+        text[got.min(text.len())..].iter().take(7).map(&mut guess).collect()
+    })
+}
+
+/// Whatever share of the drafts is right, however many stages and sessions there are, and with the row lost in between.
+fn check_drafts(name: &str) {
+    let model = model(name);
+    let expected = expected(&model);
+    let mut counts = SpeculationCounts::default();
+    let blocks = ModelShape::read(&model).expect("a shape").blocks().len();
+    for (shards, run_ahead, right) in [(1, false, 0), (1, true, 60), (2, false, 80), (2, true, 100), (4, false, 50)] {
+        let layout = RowLayout { drafts: 7, caches: true, snapshots: 3, ..layout(shards.min(blocks), run_ahead) };
+        let mut row = Row::new(&model, &layout);
+        row.guesses = Some(guesses(&expected, right));
+        let start = |session| row.start(session as u128, &prompt(session), TOKENS, SamplingSettings::default());
+        let ids: Vec<SessionId> = (0..SESSIONS).map(start).collect();
+        for _ in 0..20 {
+            row.step();
+        }
+        row.fail();
+        row.replace(&layout);
+        row.finish();
+        for (id, (tokens, logits)) in ids.iter().zip(&expected) {
+            let answer = row.answer(*id);
+            assert_eq!(&answer.tokens, tokens, "{name}, {shards} stages, {right}% right");
+            assert!(answer.logits[..TOKENS] == logits[..], "{name}, {shards} stages, {right}% right: other bits");
+        }
+        assert!(row.is_clean());
+        let SpeculationCounts { drafts, accepted, .. } = row.status().speculation;
+        assert!(drafts > 20, "{drafts} drafts prove nothing");
+        assert!(accepted <= drafts && (accepted > 0) == (right > 0), "{accepted} of {drafts}, {right}% right");
+        counts.accepted += accepted;
+        counts.drafts += drafts;
+    }
+    assert!(counts.accepted < counts.drafts, "{counts:?}");
+}
+
+#[test]
+fn drafts_change_nothing_in_a_hybrid() {
+    check_drafts("mini16-Q8_0");
+}
+
+#[test]
+fn drafts_change_nothing_without_recurrent_layers() {
+    check_drafts("mini-llama-f32");
 }
 
 #[test]

@@ -11,12 +11,13 @@ const LINES: usize = 500;
 const TEST_LINES: usize = 700;
 
 /// What each crate of ours may import of the others.
-const MAY_IMPORT: [(&str, &[&str]); 18] = [
+const MAY_IMPORT: [(&str, &[&str]); 19] = [
     ("paceline-gguf", &[]),
     ("paceline-proto", &[]),
     ("paceline-control", &[]),
+    ("paceline-grammar", &[]),
     ("paceline-transport", &["paceline-proto"]),
-    ("paceline-sampling", &["paceline-proto"]),
+    ("paceline-sampling", &["paceline-proto", "paceline-grammar"]),
     ("paceline-compute", &["paceline-gguf"]),
     ("paceline-weights", &["paceline-gguf"]),
     ("paceline-tier", &["paceline-proto"]),
@@ -26,6 +27,7 @@ const MAY_IMPORT: [(&str, &[&str]); 18] = [
         "paceline-shard",
         &[
             "paceline-gguf",
+            "paceline-grammar",
             "paceline-proto",
             "paceline-transport",
             "paceline-sampling",
@@ -36,9 +38,9 @@ const MAY_IMPORT: [(&str, &[&str]); 18] = [
     ),
     ("paceline-core", &["paceline-gguf", "paceline-proto"]),
     ("paceline-simulation", &["paceline-core", "paceline-proto"]),
-    ("paceline-text", &["paceline-gguf"]),
+    ("paceline-text", &["paceline-gguf", "paceline-grammar"]),
     ("paceline-coordinator", &["paceline-proto", "paceline-transport", "paceline-core", "paceline-text"]),
-    ("paceline-api", &["paceline-proto", "paceline-coordinator", "paceline-text"]),
+    ("paceline-api", &["paceline-grammar", "paceline-proto", "paceline-coordinator", "paceline-text"]),
     ("paceline", &["*"]),
     ("paceline-tests", &["*"]),
 ];

@@ -169,6 +169,8 @@ fn random(name: &str, layout: &RowLayout, seeds: std::ops::Range<u64>, operation
         all.restarts += one.restarts;
         all.pauses += one.pauses;
         all.evicted += one.evicted;
+        all.kept += one.kept;
+        all.fetched += one.fetched;
     }
     println!("{name}: {all:?}");
     all
@@ -195,6 +197,32 @@ fn random_operations_in_little_memory_give_no_wrong_token() {
         assert!(one.evicted > 20 && one.left > 2, "{one:?}: too little to prove anything");
     }
     assert!(hybrid.restarts + experts.restarts + attention.restarts > 1);
+}
+
+#[test]
+fn random_operations_with_a_disk_and_restarts_give_no_wrong_token() {
+    for (name, shards, budget) in [("nano16-f32", 3, 1 << 30), ("mini-llama-Q4_K_M", 2, 1 << 22)] {
+        let folder = tempfile::tempdir().expect("a folder");
+        let disk = Some((folder.path().to_owned(), budget));
+        let one = random(name, &RowLayout { disk, ..tiny(shards, false) }, 7..9, 125);
+        assert!(one.kept > 50 && one.fetched > 5, "{one:?}: too little to prove anything");
+        assert!(one.restarts > 0 && one.evicted > 20, "{one:?}: too little to prove anything");
+    }
+}
+
+#[test]
+fn what_a_row_of_before_has_kept_is_installed_bit_for_bit() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let layout = RowLayout { disk: Some((folder.path().to_owned(), 1 << 30)), ..layout(2, false, KvType::Q8_0) };
+    let mut pair = Pair::new(&model("nano16-f32"), &layout);
+    let document = text(5, 180);
+    pair.ask(&Ask::greedy(document.clone()).with(&[100, 180]));
+    // Another cut of the same process: its layers are all in one folder.
+    pair.restart(3);
+    let next = Ask::greedy(joined(&[&document, &text(9, 20)])).sampled(3);
+    let (_, cached) = pair.ask(&next);
+    assert_eq!(cached, 180);
+    assert_eq!(pair.warm.status().cache.disk_tokens, 180);
 }
 
 /// Many prompts that come once do not push out one that comes again and again.

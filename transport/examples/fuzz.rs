@@ -185,7 +185,7 @@ fn memories() -> [Vec<u8>; 2] {
         form: "cpu".into(),
         bytes: 1 << 30,
         next: StepId(9),
-        sessions: vec![OpenSession { session, slot: Slot(0), pages }],
+        sessions: vec![OpenSession { session, slot: Slot(0), pages, certain: 3, uncertain: 1 }],
         samplers: vec![SessionSampler { session, sampler: Ok(memory) }],
     };
     [request.encode(), head.encode()]

@@ -47,6 +47,7 @@ impl Costs<'_> {
         match op {
             Op::Embed { output, .. } => self.moved(&[*output, *output]),
             Op::RopeTable { output, .. } => self.moved(&[*output]),
+            Op::Join { first, second, output } => self.moved(&[*first, *second, *output]),
             Op::Norm { input, output, .. } | Op::Gather { input, output } => self.moved(&[*input, *output]),
             Op::Linear { input, products } => self.linear(*input, products),
             Op::StoreKeysValues { query, key, value, cache, .. } => {

@@ -3,11 +3,12 @@
 //! [`service`] measures what users get: prefill and decode through the whole service but HTTP. [`profile`], [`verify`]
 //! and [`tune`] run one stage directly, step by step. Everything is measured in short slices that take turns, so
 //! that a busy neighbour disturbs all alike, and told as a median with quartiles. [`roofs`] measures the roofs in
-//! the same turns.
+//! the same turns. [`remote`] measures a service that runs already, whatever program it is.
 
 mod cost;
 mod names;
 mod profile;
+mod remote;
 mod roofs;
 mod samples;
 mod service;
@@ -34,6 +35,9 @@ use crate::{layout, model};
 pub(crate) fn bench(arguments: &BenchArgs) -> Result<()> {
     ensure!(arguments.repeat > 0, "--repeat must be at least 1");
     ensure!(arguments.decode > 1, "--decode must be at least 2: the first token belongs to prefill");
+    if let Some(url) = &arguments.url {
+        return tell(&remote::measure(url, arguments)?, arguments.json);
+    }
     let gguf = model::open(&arguments.model)?;
     if arguments.tune {
         return tell(&tune::tune(&gguf, arguments)?, arguments.json);

@@ -37,6 +37,7 @@ fn one(program: &Program, recorded: &Recorded, costs: &Costs<'_>) -> String {
         Op::Experts { gate, up, down, .. } => format!("experts {}", tensors(&[*gate, *up, *down])),
         Op::AddGated { .. } => "add gated".to_owned(),
         Op::AddBias { .. } => "add bias".to_owned(),
+        Op::Join { .. } => "join".to_owned(),
         Op::Gather { .. } => "gather".to_owned(),
     }
 }

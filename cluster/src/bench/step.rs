@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Result, ensure};
 use paceline_compute::cpu::CpuDevice;
-use paceline_compute::device::{ChunkRows, MemoryOperation, MemorySpec, OperationTime, StepInputs};
+use paceline_compute::device::{ChunkLog, ChunkRows, MemoryOperation, MemorySpec, OperationTime, StepInputs};
 use paceline_compute::{Device, LoadedStage};
 use paceline_model::StageLayers;
 
@@ -124,7 +124,14 @@ impl Step {
     fn chunks(&self) -> Vec<ChunkRows<'_>> {
         let mut chunks = Vec::with_capacity(self.pages.len());
         for (slot, pages) in self.pages.iter().enumerate() {
-            chunks.push(ChunkRows { first_row: slot * self.rows, rows: self.rows, start: self.start, slot, pages });
+            chunks.push(ChunkRows {
+                first_row: slot * self.rows,
+                rows: self.rows,
+                start: self.start,
+                slot,
+                pages,
+                log: ChunkLog::default(),
+            });
         }
         chunks
     }

@@ -7,7 +7,7 @@ use clap::{Args, Subcommand, ValueEnum};
 use paceline_core::limits::STEP_DEADLINE;
 use paceline_proto::Activations;
 
-use super::{ApiArgs, Isa, LayoutArgs, ModelArgs};
+use super::{ApiArgs, CacheDisk, Isa, LayoutArgs, ModelArgs};
 
 /// `paceline coordinator`.
 #[derive(Debug, Args)]
@@ -110,6 +110,10 @@ pub(crate) struct ShardArgs {
     /// The most that fetched layers may occupy, in GiB.
     #[arg(long, value_name = "GIB")]
     pub(crate) cache_size: Option<f64>,
+    /// Folder and size on a disk for what this shard's stage keeps of conversations, such as /var/cache/paceline:50G. It
+    /// outlives this process, and is of use when all shards of a row have one; no other process may have the same folder.
+    #[arg(long, value_name = "FOLDER:SIZE")]
+    pub(crate) cache_disk: Option<CacheDisk>,
     /// Be used only when there are too few others.
     #[arg(long)]
     pub(crate) standby: bool,

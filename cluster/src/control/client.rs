@@ -30,11 +30,11 @@ pub(crate) struct Reached {
     pub(crate) remote: SocketAddr,
 }
 
-/// Gets a certificate for a new key.
-pub(crate) async fn enroll(token: &JoinToken) -> Result<Identity> {
+/// Gets a certificate for a new key, or for that of a seed.
+pub(crate) async fn enroll(token: &JoinToken, seed: Option<&[u8; 32]>) -> Result<Identity> {
     let config = newcomer_client(token)?;
     let mut reached = reach(&token.address, config).await?;
-    let key = NodeKey::generate()?;
+    let key = seed.map_or_else(NodeKey::generate, NodeKey::from_seed)?;
     let node = node_of(&key.public_key_der());
     let request = EnrollRequest { node: node.0.as_bytes().to_vec(), public_key: key.public_key_der() };
     let enrolled = timeout(HANDSHAKE * 2, reached.client.enroll(request)).await;

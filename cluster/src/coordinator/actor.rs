@@ -12,7 +12,7 @@ use actix::{
     Actor, ActorFutureExt, Addr, AsyncContext, Context, Handler, Message, ResponseActFuture, StreamHandler, WrapFuture,
 };
 use paceline_api::{ClusterCard, NodeCard};
-use paceline_control::{Failed, Heartbeat, Hello, Leave, Taken, ToShard, Welcome, from_shard, to_shard};
+use paceline_control::{Failed, Heartbeat, Hello, Leave, Taken, Tier, ToShard, Welcome, from_shard, to_shard};
 use paceline_coordinator::actor::Control;
 use paceline_coordinator::placement::Health;
 use paceline_coordinator::{Engine, Still};
@@ -80,7 +80,7 @@ pub(crate) struct Settings {
     /// Where shards reach this host, if a person says so.
     pub(crate) advertise: Option<IpAddr>,
     /// Where requests are answered, for the summary.
-    pub(crate) api: SocketAddr,
+    pub(crate) api: String,
 }
 
 /// A node that attends.
@@ -255,6 +255,12 @@ impl ClusterActor {
                     say(&told);
                 }
                 Event::Progressed { node, epoch }
+            }
+            from_shard::Message::Tier(Tier { epoch, message }) => {
+                if let Some(making) = self.makings.get(&Epoch(epoch)) {
+                    making.tier_answered(node, &message);
+                }
+                Event::Heard { node }
             }
             from_shard::Message::Released(released) => Event::Released { node, epoch: Epoch(released.epoch) },
             from_shard::Message::Failed(Failed { epoch, reason, neighbour: true }) => {

@@ -8,13 +8,16 @@ use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
-use paceline_control::{Cancel, Connect, Link, Linked, Load, Loaded, Memory, Model, Peer, Progress, ToShard, to_shard};
+use paceline_control::{
+    Cancel, Connect, Link, Linked, Load, Loaded, Memory, Model, Peer, Progress, Tier, ToShard, to_shard,
+};
 use paceline_coordinator::placement::{MemoryBytes, StageMemory};
 use paceline_coordinator::{LinkCard, Placed, Shards, StageCard};
 use paceline_core::Limits;
+use paceline_core::disk::ORDERS;
 use paceline_core::planner::{LinkSpeed, Placement, StagePlan};
 use paceline_model::RopeScaling;
-use paceline_proto::{Activations, Epoch, NodeId, SessionId};
+use paceline_proto::{Activations, EntryKey, Epoch, NodeId, SessionId, TierAnswer, TierOrder};
 use paceline_transport::{Expected, LinkKey, LinkReceiver, LinkReport, LinkSender, LinkSettings, Pending};
 use tokio::sync::mpsc;
 use tonic::Status;
@@ -25,7 +28,7 @@ use super::actor::{Attendant, Settings};
 use super::placing::Links;
 use crate::cli::LinkChoice;
 use crate::state::store::{Purpose, RowRecord};
-use crate::{layout, link, row, text};
+use crate::{disk, layout, link, row, text};
 
 /// Bytes of a frame besides its activations: tokens, settings of new sessions, page lists.
 const DESCRIPTION_BYTES: u64 = 16 << 20;
@@ -51,9 +54,14 @@ pub(super) struct Making {
     pending: Option<Pending>,
     own: Option<OwnLinks>,
     cards: Vec<StageCard>,
+    /// Where the answers of disk tiers go, and where they come out until the row is placed.
+    tiers: (mpsc::Sender<StageAnswer>, Option<mpsc::Receiver<StageAnswer>>),
     /// When people were last told how far loading is.
     told: Instant,
 }
+
+/// What the disk tier of a stage, counted from the head, answers.
+type StageAnswer = (usize, TierAnswer);
 
 /// The two links that end at the coordinator.
 pub(super) struct OwnLinks {
@@ -71,7 +79,9 @@ impl Making {
         beside: Option<Epoch>,
         attendants: &Attendants,
     ) -> Self {
+        let disk = disk_root(settings, &placement, &row, attendants);
         let limits = Limits {
+            disk,
             queue: settings.queue,
             step_deadline: Some(settings.step_deadline),
             ..layout::limits(&placement, Some(settings.prefill_rows))
@@ -81,6 +91,7 @@ impl Making {
         let cards = placement.stages.iter().enumerate();
         let cards = cards.map(|(index, stage)| card(index, stage, row[index], attendants)).collect();
         let frame_bytes = DESCRIPTION_BYTES + activations;
+        let (answers, tiers) = mpsc::channel(ORDERS * row.len());
         let mut making = Self {
             epoch,
             beside,
@@ -92,6 +103,7 @@ impl Making {
             pending: None,
             own: None,
             cards,
+            tiers: (answers, Some(tiers)),
             told: Instant::now(),
         };
         let (last, tail) = (making.row.len(), making.row[making.row.len() - 1]);
@@ -160,7 +172,8 @@ impl Making {
     }
 
     fn memory(&self) -> Memory {
-        let Placement { page_tokens, pages, slots, key_type, value_type, step_rows, step_wanted, .. } = &self.placement;
+        let Placement { page_tokens, pages, slots, key_type, value_type, step_rows, step_wanted, logs, .. } =
+            &self.placement;
         Memory {
             page_tokens: *page_tokens as u64,
             pages: *pages as u64,
@@ -169,6 +182,8 @@ impl Making {
             value_type: value_type.to_string(),
             rows: *step_rows as u64,
             wanted: *step_wanted as u64,
+            log_sessions: logs.sessions as u64,
+            log_tokens: logs.tokens as u64,
         }
     }
 
@@ -288,6 +303,16 @@ impl Making {
         }
     }
 
+    /// What the disk tier of a node's stage answers.
+    pub(super) fn tier_answered(&self, node: NodeId, answer: &[u8]) {
+        let Some(stage) = self.row.iter().position(|one| *one == node) else { return };
+        match TierAnswer::decode(answer) {
+            // There is room for as many answers as there are orders; nobody listens to a row that is over.
+            Ok(answer) => drop(self.tiers.0.try_send((stage, answer))),
+            Err(error) => warn!(%node, %error, "a disk tier's answer cannot be read"),
+        }
+    }
+
     fn card_of(&mut self, node: NodeId, epoch: u32) -> Option<&mut StageCard> {
         if epoch != self.epoch.0 {
             return None;
@@ -309,19 +334,23 @@ impl Making {
             limits: self.limits.clone(),
             head: Box::new(head),
             replies,
-            shards: Box::new(RemoteShards(outboxes)),
+            shards: Box::new(RemoteShards { epoch: self.epoch, outboxes }),
+            tiers: self.tiers.1.take()?,
             stages: self.cards.clone(),
         })
     }
 }
 
 /// The shards of other processes, as the coordinator controls them: cancels overtake the frames under way.
-struct RemoteShards(Vec<mpsc::Sender<Result<ToShard, Status>>>);
+struct RemoteShards {
+    epoch: Epoch,
+    outboxes: Vec<mpsc::Sender<Result<ToShard, Status>>>,
+}
 
 impl Shards for RemoteShards {
     fn cancel(&self, session: SessionId) {
         let cancel = Cancel { session: session.0.as_bytes().to_vec() };
-        for outbox in &self.0 {
+        for outbox in &self.outboxes {
             let message = ToShard { message: Some(to_shard::Message::Cancel(cancel.clone())) };
             if outbox.try_send(Ok(message)).is_err() {
                 // The chunk is then computed in vain; nobody waits for its result.
@@ -329,6 +358,22 @@ impl Shards for RemoteShards {
             }
         }
     }
+
+    fn order(&self, stage: usize, order: TierOrder) -> bool {
+        let tier = Tier { epoch: self.epoch.0, message: order.encode() };
+        let message = ToShard { message: Some(to_shard::Message::Tier(tier)) };
+        self.outboxes.get(stage).is_some_and(|outbox| outbox.try_send(Ok(message)).is_ok())
+    }
+}
+
+/// The root of what a row keeps on disks: nothing unless all its nodes have some.
+fn disk_root(settings: &Settings, placement: &Placement, row: &[NodeId], attendants: &Attendants) -> Option<EntryKey> {
+    let hello = |node: &NodeId| attendants.get(node).map(|attendant| &attendant.hello);
+    let all = row.iter().all(|node| hello(node).is_some_and(|hello| hello.disk > 0));
+    let device = |node: &NodeId| Some(hello(node)?.device.as_ref()?.name.clone());
+    let devices: Vec<String> = row.iter().filter_map(device).collect();
+    let model = settings.offer.model;
+    all.then(|| disk::root(&model, placement, &settings.overrides, settings.activations, &devices))
 }
 
 struct RopeOverrides {

@@ -13,7 +13,7 @@ use paceline_gguf::{Gguf, KvType};
 use paceline_proto::SamplingSettings;
 use serde::Serialize;
 
-use crate::cli::{LayoutArgs, SelfcheckArgs};
+use crate::cli::{DraftArgs, LayoutArgs, SelfcheckArgs};
 use crate::{layout, row};
 
 /// Tokens of an answer.
@@ -97,6 +97,7 @@ fn serve<T>(
         kv_type_v: None,
         kv_tokens: None,
         cache_ram: None,
+        draft: DraftArgs::NONE,
         cache_reuse: None,
     };
     let loaded = row::load(layout::plan(gguf, &arguments.model, &wanted, None)?)?;

@@ -86,6 +86,7 @@ async fn hear_and_beat(
                     member.supervisor.status(&format!("with the coordinator at {coordinator}"));
                 }
                 Ok(Some(ToShard { message: Some(to_shard::Message::Cancel(cancel)) })) => void(member, &cancel),
+                Ok(Some(ToShard { message: Some(to_shard::Message::Tier(tier)) })) => member.workshop.tier(&tier, outbox),
                 Ok(Some(ToShard { message: Some(message) })) => {
                     if orders.try_send(message).is_err() {
                         return Ended::Lost("it gives more orders than can be carried out".to_owned());
@@ -133,7 +134,7 @@ async fn obey(member: &Member, message: to_shard::Message, outbox: &mpsc::Sender
         to_shard::Message::Give(give) => member.workshop.give(&give, outbox),
         to_shard::Message::Take(take) => member.workshop.take(take, outbox),
         // Heard already.
-        to_shard::Message::Welcome(_) | to_shard::Message::Leave(_) => {}
+        to_shard::Message::Welcome(_) | to_shard::Message::Leave(_) | to_shard::Message::Tier(_) => {}
     }
 }
 

@@ -3,7 +3,7 @@
 use std::ops::Range;
 
 use anyhow::{Context, Result, anyhow, bail};
-use paceline_compute::device::MemorySpec;
+use paceline_compute::device::{LogSpec, MemorySpec};
 use paceline_control::{Link, Load, Peer, Take};
 use paceline_model::{Overrides, RopeScaling, StageLayers};
 use paceline_proto::{Epoch, NodeId, PageId, Slot};
@@ -79,6 +79,10 @@ fn memory(load: &Load) -> Result<MemorySpec> {
         value_type: kind("values", &memory.value_type)?,
         rows: bounded("rows", memory.rows)?,
         wanted: bounded("wanted rows", memory.wanted)?,
+        logs: LogSpec {
+            sessions: bounded("sessions with a log", memory.log_sessions)?,
+            tokens: bounded("tokens of a log", memory.log_tokens)?,
+        },
     })
 }
 

@@ -9,13 +9,14 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, anyhow, bail};
 use paceline_compute::device::{Device, LoadedStage, MemorySpec, MemoryUse};
-use paceline_control::{Connect, Failed, FromShard, Linked, Load, Loaded, Progress, Take, from_shard};
+use paceline_control::{Connect, Failed, FromShard, Linked, Load, Loaded, Progress, Take, Tier, from_shard};
 use paceline_gguf::Gguf;
 use paceline_model::{Overrides, StageLayers};
 use paceline_proto::{Epoch, Reply};
 use paceline_shard::actor;
 use paceline_shard::worker::Links;
-use paceline_shard::{Feedback, SharedStage, Stage};
+use paceline_shard::{DiskTier, Feedback, SharedStage, Stage, StageTier};
+use paceline_text::Tokenizer;
 use paceline_transport::{LinkReceiver, LinkReport, LinkSender, Pending, ReplySender};
 use tokio::sync::{oneshot, watch};
 use tracing::{info, warn};
@@ -23,7 +24,7 @@ use tracing::{info, warn};
 use super::moving;
 use super::order::{LinkEnds, Order, TakeOrder};
 use super::workshop::{Outbox, Running, StageWeights, Workshop, say};
-use crate::link;
+use crate::{link, row};
 
 /// The link from the stage before comes within this time after the order to connect.
 const LINK: Duration = Duration::from_secs(25);
@@ -76,12 +77,16 @@ impl Work {
     async fn try_run(&mut self, load: &Load) -> Result<End> {
         let Order { place, layers, memory, overrides, expected } = Order::read(load)?;
         let pending = self.workshop.0.endpoint.expect(expected);
-        let (loaded, reused) = self.load(load, layers, overrides, memory).await?;
+        let (loaded, reused, tokenizer) = self.load(load, layers, overrides, memory).await?;
         let MemoryUse { weights, pages, states, buffers } = loaded.memory_use();
         info!(epoch = %self.epoch, stage = place.index, weights, reused, "stage loaded");
         let told = Loaded { epoch: self.epoch.0, weights, pages, states, buffers, reused };
         say(&self.outbox, from_shard::Message::Loaded(told));
-        let stage = SharedStage::new(Stage::new(place, loaded, Feedback::own()));
+        let stage = Stage::new(place, loaded, Feedback::own());
+        let stage = SharedStage::new(match tokenizer {
+            Some(tokenizer) => row::with_speller(stage, &tokenizer),
+            None => stage,
+        });
         let connect = unless(&mut self.release, async { (&mut self.connect).await.context("nobody connects") }).await?;
         let workshop = self.workshop.clone();
         let linked = workshop.link(&connect, pending);
@@ -95,7 +100,7 @@ impl Work {
         layers: StageLayers,
         overrides: Overrides,
         memory: MemorySpec,
-    ) -> Result<(Box<dyn LoadedStage>, u64)> {
+    ) -> Result<(Box<dyn LoadedStage>, u64, Option<Tokenizer>)> {
         let (epoch, outbox) = (load.epoch, self.outbox.clone());
         let told = AtomicU64::new(0);
         let fetched = Arc::new(move |fetch_total: u64, fetched: u64| {
@@ -114,16 +119,30 @@ impl Work {
         // What has begun to load is waited for even when it is no longer wanted: its memory is not free before.
         let weights = Arc::clone(&self.weights);
         let loading = tokio::task::spawn_blocking(move || {
-            workshop.load_stage(&model, &layers, &overrides, memory, &weights, &|loaded| {
+            let (loaded, reused) = workshop.load_stage(&model, &layers, &overrides, memory, &weights, &|loaded| {
                 let progress = Progress { epoch, loaded, ..Progress::default() };
                 drop(outbox.try_send(FromShard { message: Some(from_shard::Message::Progress(progress)) }));
-            })
+            })?;
+            // Only a tail chooses tokens.
+            let tokenizer = layers.last.then(|| Tokenizer::from_gguf(&model)).transpose();
+            Ok((
+                loaded,
+                reused,
+                tokenizer.unwrap_or_else(|error| {
+                    warn!(%error, "answers cannot be held to schemas and grammars");
+                    None
+                }),
+            ))
         });
         loading.await.map_err(|_| anyhow!("the thread that loaded the stage panicked"))?
     }
 
     async fn work(&mut self, stage: SharedStage, from: LinkReceiver, to: LinkSender, report: &LinkReport) -> End {
-        let running = start(stage.clone(), from, to, self.epoch, &self.outbox);
+        let tier = match self.workshop.0.disk.as_ref().map(|disk| attach(disk, &stage, self.epoch, &self.outbox)) {
+            Some(Err(error)) => return End::Failed(error),
+            tier => tier.and_then(Result::ok),
+        };
+        let running = Running { tier, ..start(stage.clone(), from, to, self.epoch, &self.outbox) };
         let (mut ended, closer) = (running.shard.ended.clone(), running.closer.clone());
         drop(self.running.set(running));
         let linked = Linked {
@@ -237,7 +256,16 @@ fn start(stage: SharedStage, from: LinkReceiver, to: LinkSender, epoch: Epoch, o
         (Some(Box::new(to)), Box::new(ControlReplies { epoch, outbox: outbox.clone() }))
     };
     let links = Links { from: Box::new(from), to: to.map(|to| to as _), replies };
-    Running { stage: stage.clone(), shard: actor::start(stage, links), closer, counters }
+    Running { stage: stage.clone(), shard: actor::start(stage, links), closer, counters, tier: None }
+}
+
+/// Lets the disk tier keep what the stage remembers. Its answers go over the control plane.
+fn attach(disk: &DiskTier, stage: &SharedStage, epoch: Epoch, outbox: &Outbox) -> Result<StageTier> {
+    let outbox = outbox.clone();
+    let attached = disk.attach(stage, move |answer| {
+        say(&outbox, from_shard::Message::Tier(Tier { epoch: epoch.0, message: answer.encode() }));
+    });
+    attached.context("the stage cannot use the disk tier")
 }
 
 /// The way back of a stage that is not the tail: it has failures only, which go over the control plane.

@@ -128,7 +128,12 @@ impl Cluster {
             };
             let device = CpuDevice::new(1, None).expect("a thread");
             let (outbox, told) = mpsc::channel(64);
-            nodes.push(Node { workshop: Workshop::new(device, weights, endpoint.clone()), endpoint, outbox, told });
+            nodes.push(Node {
+                workshop: Workshop::new(device, weights, endpoint.clone(), None),
+                endpoint,
+                outbox,
+                told,
+            });
         }
         let blocks = shape.blocks();
         let manifest = Manifest::of_bytes(name, bytes).expect("a manifest");
@@ -163,6 +168,7 @@ impl Cluster {
                 value_type: "q8_0".to_owned(),
                 rows: 32,
                 wanted: 2,
+                ..Memory::default()
             }),
             model: Some(Model { manifest: self.manifest.clone(), path: String::new(), sources: self.sources.clone() }),
             from: Some(link(Epoch(epoch), stage as u32, before)),

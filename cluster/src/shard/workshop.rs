@@ -9,10 +9,10 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use anyhow::{Context, Result};
 use paceline_compute::cpu::CpuDevice;
 use paceline_compute::device::KeptWeights;
-use paceline_control::{Connect, Failed, FromShard, Give, Load, Released, Take, from_shard};
-use paceline_proto::{Epoch, SessionId};
-use paceline_shard::SharedStage;
+use paceline_control::{Connect, Failed, FromShard, Give, Load, Released, Take, Tier, from_shard};
+use paceline_proto::{Epoch, SessionId, TierOrder};
 use paceline_shard::actor::Shard;
+use paceline_shard::{DiskTier, SharedStage, StageTier};
 use paceline_transport::{Endpoint, Giving, LinkCloser, LinkCounters, MoveKey};
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::task::spawn_local;
@@ -33,6 +33,8 @@ pub(super) struct Inner {
     pub(super) device: CpuDevice,
     pub(super) weights: Arc<Weights>,
     pub(super) endpoint: Endpoint,
+    /// What of stages' memory is kept on disk.
+    pub(super) disk: Option<DiskTier>,
     /// The older first.
     held: Mutex<Vec<Held>>,
     /// Of the last stage there was, while there is none.
@@ -65,12 +67,13 @@ pub(super) struct Running {
     pub(super) shard: Shard,
     pub(super) closer: LinkCloser,
     pub(super) counters: Arc<LinkCounters>,
+    pub(super) tier: Option<StageTier>,
 }
 
 impl Workshop {
-    pub(super) fn new(device: CpuDevice, weights: Weights, endpoint: Endpoint) -> Self {
+    pub(super) fn new(device: CpuDevice, weights: Weights, endpoint: Endpoint, disk: Option<DiskTier>) -> Self {
         let (weights, held, kept) = (Arc::new(weights), Mutex::default(), Mutex::default());
-        Self(Arc::new(Inner { device, weights, endpoint, held, kept }))
+        Self(Arc::new(Inner { device, weights, endpoint, disk, held, kept }))
     }
 
     /// The newest placement that is worked for, and how many steps of it are finished.
@@ -154,6 +157,22 @@ impl Workshop {
         let running = self.with(epoch, |held| held.running.get().map(|running| running.stage.clone()));
         let running = running.with_context(|| format!("there is no stage of epoch {epoch} here"))?;
         running.map(StageMemories).with_context(|| format!("the stage of epoch {epoch} does not run yet"))
+    }
+
+    /// Passes an order on to the disk tier of a stage. Of one that is gone nobody waits for an answer.
+    pub(super) fn tier(&self, tier: &Tier, outbox: &Outbox) {
+        let epoch = Epoch(tier.epoch);
+        match TierOrder::decode(&tier.message) {
+            Ok(order) => {
+                let held = self.held();
+                let running = held.iter().find(|held| held.epoch == epoch).and_then(|held| held.running.get());
+                match running.and_then(|running| running.tier.as_ref()) {
+                    Some(tier) => tier.order(order),
+                    None => debug!(%epoch, "an order came for the disk tier of a stage that has none"),
+                }
+            }
+            Err(error) => fail(outbox, epoch, format!("an order for the disk tier cannot be read: {error}")),
+        }
     }
 
     /// Voids a session's chunks, ahead of the frames under way.

@@ -3,7 +3,7 @@
 use std::fmt::Write;
 
 use paceline_api::ClusterCard;
-use paceline_coordinator::{LinkCard, StageStatus, Status};
+use paceline_coordinator::{DraftStatus, LinkCard, StageStatus, Status};
 
 use super::View;
 use super::rates::StageRates;
@@ -106,13 +106,20 @@ pub(crate) fn summary(view: &View) -> [String; 3] {
             status.credits
         ),
         format!(
-            "tokens/s: answers {}, prompts {} · steps/s {} · waiting for a credit {}",
+            "tokens/s: answers {}, prompts {} · steps/s {} · waiting for a credit {} · drafts right {}",
             rate(rates.map(|rates| rates.decode_tokens)),
             rate(rates.map(|rates| rates.prefill_tokens)),
             rate(rates.map(|rates| rates.steps)),
-            rates.map_or_else(|| UNKNOWN.to_owned(), |rates| percent(rates.credit_wait))
+            rates.map_or_else(|| UNKNOWN.to_owned(), |rates| percent(rates.credit_wait)),
+            accepted(status)
         ),
     ]
+}
+
+/// The part of the drafts that was right since the program's start, and how many there were.
+fn accepted(status: &Status) -> String {
+    let DraftStatus { run, accepted, .. } = status.drafts;
+    if run == 0 { UNKNOWN.to_owned() } else { format!("{} of {run}", percent(accepted as f64 / run as f64)) }
 }
 
 /// Whether requests are served.
@@ -210,7 +217,7 @@ pub(crate) mod tests {
         let expected = "\
 tiny · qwen35 · epoch 3 · up 2 h 03 min · serving
 sessions 2/8, 1 waiting · pages 12/128, 4 promised · steps in flight 3/4
-tokens/s: answers 41.5, prompts 512.0 · steps/s 22.0 · waiting for a credit 3%
+tokens/s: answers 41.5, prompts 512.0 · steps/s 22.0 · waiting for a credit 3% · drafts right -
 
   stage  host        device                 layers  memory   busy  idle  sent/s   link
   0      attic       cuda:0 (H200)          0..20   3.0 GiB  87%   10%   2.0 MiB  quic 0.25 ms

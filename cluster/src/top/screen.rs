@@ -187,6 +187,7 @@ paceline at http://127.0.0.1:8080
 tiny · qwen35 · epoch 3 · up 2 h 03 min · serving
 sessions 2/8, 1 waiting · pages 12/128, 4 promised · steps in flight 3/4
 tokens/s: answers 41.5, prompts 512.0 · steps/s 22.0 · waiting for a credit 3%
+drafts right -
 
 stage host     device        layers  memory    busy idle sent/s    link
 0     attic    cuda:0 (H200) 0..20   3.0 GiB   87%  10%  2.0 MiB   quic 0.25 ms
@@ -239,8 +240,8 @@ stage host     device        layers  memory    busy idle sent/s    link
         let mut screen = screen();
         screen.show(view);
         let text = screen.text((80, 24));
-        assert!(text.contains("29 more"), "{text}");
-        assert_eq!(text.matches("attic").count(), 11, "{text}");
+        assert!(text.contains("30 more"), "{text}");
+        assert_eq!(text.matches("attic").count(), 10, "{text}");
     }
 
     #[test]

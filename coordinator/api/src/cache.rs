@@ -6,6 +6,7 @@ use paceline_coordinator::{CacheChange, CacheStatus, CachedPath};
 use paceline_text::Tokenizer;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
+use utoipa::ToSchema;
 
 use crate::error::{Error, Result};
 use crate::json::Document;
@@ -55,7 +56,7 @@ struct ListQuery {
 }
 
 /// Which text: as it would be sent to be answered.
-#[derive(Debug, Default, Deserialize)]
+#[derive(Debug, Default, Deserialize, Serialize, ToSchema)]
 #[serde(default)]
 struct ChangeFields {
     prompt: Option<PromptField>,
@@ -64,7 +65,7 @@ struct ChangeFields {
     chat_template_kwargs: Option<Map<String, Value>>,
 }
 
-#[derive(Debug, Deserialize)]
+#[derive(Debug, Deserialize, Serialize, ToSchema)]
 #[serde(untagged, expecting = "expected a string or a list of token ids")]
 enum PromptField {
     Text(String),
@@ -72,6 +73,15 @@ enum PromptField {
 }
 
 /// Says what is remembered.
+#[utoipa::path(
+    get,
+    path = "/admin/v1/cache",
+    params(("limit" = Option<usize>, Query, description = "Texts that are listed")),
+    responses(
+        (status = 200, description = "What is remembered", body = Object),
+        (status = "default", description = "Why not", body = crate::openapi::ErrorBody),
+    ),
+)]
 pub(crate) async fn list(api: web::Data<Api>, request: HttpRequest) -> Result<HttpResponse> {
     let query = web::Query::<ListQuery>::from_query(request.query_string());
     let query = query.map_err(|error| Error::parameter("limit", format!("limit: {error}")))?;
@@ -96,16 +106,43 @@ fn card(tokenizer: &Tokenizer, path: CachedPath) -> PathCard {
 }
 
 /// Keeps a text whatever else needs room.
+#[utoipa::path(
+    post,
+    path = "/admin/v1/cache/pin",
+    request_body = ChangeFields,
+    responses(
+        (status = 200, description = "What was changed", body = Object),
+        (status = "default", description = "Why not", body = crate::openapi::ErrorBody),
+    ),
+)]
 pub(crate) async fn pin(api: web::Data<Api>, request: HttpRequest, body: web::Payload) -> Result<HttpResponse> {
     change(api, request, body, CacheChange::Pin).await
 }
 
 /// Lets a text go when room is needed.
+#[utoipa::path(
+    post,
+    path = "/admin/v1/cache/unpin",
+    request_body = ChangeFields,
+    responses(
+        (status = 200, description = "What was changed", body = Object),
+        (status = "default", description = "Why not", body = crate::openapi::ErrorBody),
+    ),
+)]
 pub(crate) async fn unpin(api: web::Data<Api>, request: HttpRequest, body: web::Payload) -> Result<HttpResponse> {
     change(api, request, body, CacheChange::Unpin).await
 }
 
 /// Forgets a text and all that goes on from it.
+#[utoipa::path(
+    post,
+    path = "/admin/v1/cache/drop",
+    request_body = ChangeFields,
+    responses(
+        (status = 200, description = "What was changed", body = Object),
+        (status = "default", description = "Why not", body = crate::openapi::ErrorBody),
+    ),
+)]
 pub(crate) async fn forget(api: web::Data<Api>, request: HttpRequest, body: web::Payload) -> Result<HttpResponse> {
     change(api, request, body, CacheChange::Drop).await
 }
@@ -128,7 +165,7 @@ fn tokens_of(api: &Api, fields: ChangeFields) -> Result<Vec<u32>> {
         (None, Some(messages)) => {
             let variables = fields.chat_template_kwargs.unwrap_or_default();
             let tools = fields.tools.filter(|tools| !tools.is_empty());
-            prompt::encode_unanswered(api, Conversation { messages, tools, variables })?
+            prompt::encode_unanswered(api, Conversation { messages, tools, variables, ..Conversation::default() })?
         }
         (Some(_), Some(_)) => return Err(Error::parameter("prompt", "prompt and messages are both given, send one")),
         (None, None) => {

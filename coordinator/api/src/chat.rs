@@ -2,72 +2,63 @@
 
 mod completion;
 mod events;
+mod fields;
 
 use std::sync::Arc;
 
 use actix_web::http::header::{HeaderName, HeaderValue};
 use actix_web::{HttpRequest, HttpResponse, web};
 use paceline_coordinator::{Engine, Generate};
-use paceline_text::Tokenizer;
-use serde::Deserialize;
-use serde_json::{Map, Value};
+use paceline_text::{AnswerParser, Tokenizer};
+use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
+use uuid::Uuid;
 
+use self::fields::ChatFields;
 use crate::answers::Answers;
-use crate::error::{Error, Result};
+use crate::error::Result;
 use crate::head::Head;
 use crate::json::Document;
-use crate::prompt::{self, Conversation, Prompt};
+use crate::prompt::{self, Prompt};
 use crate::server::Api;
-use crate::settings::{CommonFields, Delivery, MAX_LOGPROBS, integer};
+use crate::settings::{CommonFields, Delivery};
+use crate::structure::StructureFields;
 use crate::unserved::UnservedFields;
 use crate::{reuse, sse, transcript};
 
 /// Says what was taken out of the messages ([`ClientNoise`](paceline_text::ClientNoise)).
 const REMOVED: HeaderName = HeaderName::from_static("x-paceline-removed");
 
-/// The fields that only chat requests have.
-#[derive(Debug, Default, Deserialize)]
-#[serde(default)]
-struct ChatFields {
-    messages: Option<Vec<Value>>,
-    tools: Option<Vec<Value>>,
-    tool_choice: Option<Value>,
-    chat_template_kwargs: Option<Map<String, Value>>,
-    reasoning_effort: Option<Value>,
-    logprobs: Option<bool>,
-    top_logprobs: Option<i64>,
+/// The whole request.
+#[derive(ToSchema, Deserialize, Serialize)]
+struct ChatRequest {
+    #[serde(flatten)]
+    chat: ChatFields,
+    #[serde(flatten)]
+    structure: StructureFields,
+    #[serde(flatten)]
+    common: CommonFields,
 }
 
-impl ChatFields {
-    fn logprobs(&self) -> Result<Option<u32>> {
-        let top = integer("top_logprobs", self.top_logprobs, 0, MAX_LOGPROBS)?;
-        match (self.logprobs.unwrap_or(false), top) {
-            (true, top) => Ok(Some(top.unwrap_or(0) as u32)),
-            (false, Some(top)) if top > 0 => {
-                let problem = format!("top_logprobs is {top}, but logprobs is not true");
-                Err(Error::parameter("top_logprobs", problem))
-            }
-            (false, _) => Ok(None),
-        }
-    }
-
-    fn conversation(self) -> Result<Conversation> {
-        let missing = || Error::parameter("messages", "messages is missing, send a list of messages");
-        let mut variables = self.chat_template_kwargs.unwrap_or_default();
-        if let Some(effort) = self.reasoning_effort {
-            variables.entry("reasoning_effort").or_insert(effort);
-        }
-        // Who forbids tools need not read about them.
-        let tools = self.tools.filter(|tools| !tools.is_empty() && self.tool_choice != Some("none".into()));
-        Ok(Conversation { messages: self.messages.ok_or_else(missing)?, tools, variables })
-    }
-}
+/// Fields that are refused elsewhere.
+const SERVED: [&str; 10] = [
+    "grammar",
+    "guided_choice",
+    "guided_grammar",
+    "guided_json",
+    "guided_regex",
+    "json_schema",
+    "response_format",
+    "structured_outputs",
+    "thinking_budget_tokens",
+    "tool_choice",
+];
 
 /// What the answers are told with.
-struct Reply {
+pub(crate) struct Reply {
     head: Head,
     tokenizer: Arc<Tokenizer>,
-    delivery: Delivery,
+    pub(crate) delivery: Delivery,
     logprobs: bool,
     prompt: Prompt,
 }
@@ -79,40 +70,80 @@ impl Reply {
         Self { head, tokenizer: Arc::clone(engine.tokenizer()), delivery, logprobs, prompt }
     }
 
+    /// A parser for an answer, whose calls have ids that begin with `call_ids`.
+    pub(crate) fn parser(&self, call_ids: String) -> AnswerParser {
+        self.prompt.answer.parser(call_ids)
+    }
+
+    /// One for each choice.
+    fn parsers(&self) -> Vec<AnswerParser> {
+        let parser = |_| self.parser(format!("call_{}", Uuid::new_v4().simple()));
+        (0..self.delivery.choices).map(parser).collect()
+    }
+
+    /// The name of a line that was taken out of the messages, where one was.
+    pub(crate) fn removed(&self) -> Option<&'static str> {
+        self.prompt.removed.first().map(|removed| removed.noise.name())
+    }
+
     /// The ids of the prompt's tokens, if they were asked for.
     fn prompt_token_ids(&self) -> Option<&[u32]> {
         self.delivery.token_ids.then_some(&self.prompt.tokens)
     }
 }
 
+/// An answer that calls tools ends with that, unless it was cut short.
+fn finish_reason(reason: &'static str, calls: bool) -> &'static str {
+    if calls && reason == "stop" { "tool_calls" } else { reason }
+}
+
 /// Answers a conversation.
+#[utoipa::path(
+    post,
+    path = "/v1/chat/completions",
+    request_body = ChatRequest,
+    responses(
+        (
+            status = 200,
+            description = "The answer, in one piece or as events",
+            content((completion::ChatCompletion = "application/json"), (String = "text/event-stream")),
+        ),
+        (status = "default", description = "Why not", body = crate::openapi::ErrorBody),
+    ),
+)]
 pub(crate) async fn create(api: web::Data<Api>, request: HttpRequest, body: web::Payload) -> Result<HttpResponse> {
     let document = Document::receive(&request, body, &api.config).await?;
     let (requests, reply) = Api::in_background(&api, move |api| prepare(api, &document)).await?;
-    let answers = Answers::start(&api.engine, requests);
-    let removed = reply.prompt.removed.first().map(|removed| removed.noise);
+    let answers = Answers::start(&api, &request, requests)?;
+    let removed = reply.removed();
     let mut response = if reply.delivery.stream {
         sse::respond(answers, events::ChatEvents::new(reply), &api.config).await?
     } else {
         let choices = reply.delivery.choices;
-        let (transcripts, tally) = transcript::collect(answers, choices, choices).await?;
+        let (transcripts, tally) = transcript::collect(answers, reply.parsers(), choices).await?;
         tally.record();
         let completion = completion::ChatCompletion::new(&reply, transcripts, &tally);
         reuse::tell(HttpResponse::Ok(), tally.reuse()).json(completion)
     };
-    if let Some(noise) = removed {
-        response.headers_mut().insert(REMOVED, HeaderValue::from_static(noise.name()));
-    }
+    tell_removed(&mut response, removed);
     Ok(response)
 }
 
+/// Says what was taken out of the messages.
+pub(crate) fn tell_removed(response: &mut HttpResponse, removed: Option<&'static str>) {
+    if let Some(name) = removed {
+        response.headers_mut().insert(REMOVED, HeaderValue::from_static(name));
+    }
+}
+
 /// From the body to the work to be done; takes time with long conversations.
-fn prepare(api: &Api, document: &Document) -> Result<(Vec<Generate>, Reply)> {
-    document.read::<UnservedFields>()?.check()?;
+pub(crate) fn prepare(api: &Api, document: &Document) -> Result<(Vec<Generate>, Reply)> {
+    document.read::<UnservedFields>()?.check(&SERVED)?;
     let fields: ChatFields = document.read()?;
     let logprobs = fields.logprobs()?;
     let (settings, delivery) = document.read::<CommonFields>()?.check(api, logprobs)?;
-    let conversation = fields.conversation()?;
+    let structure = document.read::<StructureFields>()?.structure()?;
+    let conversation = fields.conversation(structure)?;
     let prompt = prompt::encode_conversation(api, conversation)?;
     let requests = (0..delivery.choices).map(|choice| settings.generate(&prompt, choice)).collect();
     Ok((requests, Reply::new(&api.engine, delivery, logprobs.is_some(), prompt)))

@@ -4,17 +4,31 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use metrics_exporter_prometheus::PrometheusHandle;
+use rustls::ServerConfig;
 use tokio::sync::watch;
 
-use crate::access::ApiKeys;
+use crate::keys::ApiKeys;
+use crate::responses::{ResponseLimits, ResponseShelf};
 use crate::scale::Scaling;
 use crate::status::ClusterCard;
 
 /// Everything the HTTP server needs to be told besides the engine and its socket.
 #[derive(Clone)]
 pub struct ApiConfig {
-    /// Keys that clients must show; none leaves the API open. Default: none.
+    /// Keys that clients must show, and what each may use; none leaves the API open. Default: none.
     pub api_keys: ApiKeys,
+    /// Web pages of these origins may use the API from browsers; `*` stands for all. Default: none.
+    pub cors_origins: Vec<String>,
+    /// Certificate and key; without them HTTP is spoken in the clear. Default: none.
+    pub tls: Option<Arc<ServerConfig>>,
+    /// How many responses are kept for others to go on from, and how long.
+    pub response_limits: ResponseLimits,
+    /// Where they outlive the process; without it they end with it. Default: nowhere.
+    pub response_shelf: Option<Arc<dyn ResponseShelf>>,
+    /// Whether bodies of requests, and with them prompts, are part of the audit log. Default: no.
+    pub audit_bodies: bool,
+    /// How long a request may take, waiting included, until its last token. Default: an hour.
+    pub request_deadline: Duration,
     /// What holds for requests that do not say. Default: [`Defaults::default`].
     pub defaults: Defaults,
     /// Threads that serve connections; the work behind them is done elsewhere. Default: 2.
@@ -56,6 +70,12 @@ impl Default for ApiConfig {
     fn default() -> Self {
         Self {
             api_keys: ApiKeys::default(),
+            cors_origins: Vec::new(),
+            tls: None,
+            response_limits: ResponseLimits::default(),
+            response_shelf: None,
+            audit_bodies: false,
+            request_deadline: Duration::from_secs(3600),
             defaults: Defaults::default(),
             workers: 2,
             connections: 512,
@@ -97,6 +117,12 @@ pub struct Defaults {
     pub presence_penalty: f32,
     /// The most tokens of an answer. Default: none, until the context is full.
     pub max_tokens: Option<usize>,
+    /// Whether models that can think before they answer do. Default: as the model's template has it.
+    pub thinking: Option<bool>,
+    /// The most tokens of thinking. Default: none.
+    pub thinking_budget: Option<u32>,
+    /// Further variables of the chat template. Default: none.
+    pub template_variables: serde_json::Map<String, serde_json::Value>,
 }
 
 impl Default for Defaults {
@@ -111,6 +137,9 @@ impl Default for Defaults {
             frequency_penalty: 0.0,
             presence_penalty: 0.0,
             max_tokens: None,
+            thinking: None,
+            thinking_budget: None,
+            template_variables: serde_json::Map::new(),
         }
     }
 }

@@ -1,4 +1,4 @@
-//! What can go wrong with a request, and how a client is told: always in the shape of the OpenAI API.
+//! What can go wrong with a request, and how a client is told: in the shape of the API that it speaks.
 
 use actix_web::http::header::{self, HeaderValue};
 use actix_web::http::{Method, StatusCode};
@@ -7,6 +7,7 @@ use paceline_coordinator::Error as EngineError;
 use paceline_text::Error as TextError;
 use serde_json::{Value, json};
 
+use crate::limits::Exceeded;
 use crate::scale::ScaleError;
 
 /// When a client may try again after the queue was full or too slow, while the stages are placed anew, or the service ends and
@@ -78,6 +79,12 @@ pub enum Error {
         /// The names that would have worked.
         available: String,
     },
+    /// A response that is not kept here.
+    #[error("there is no response {id:?}: it was not stored, or it is too old, or another key's")]
+    ResponseNotFound {
+        /// Its id.
+        id: String,
+    },
     /// No such page.
     #[error("there is no {method} {path}; GET / lists what there is")]
     UnknownRoute {
@@ -101,6 +108,17 @@ pub enum Error {
     Unauthorized {
         /// Missing or wrong.
         found: &'static str,
+    },
+    /// The key has used up what it may.
+    #[error("{0}")]
+    Limited(Exceeded),
+    /// The request took too long.
+    #[error(
+        "the answer is not complete after {seconds} s; ask for fewer tokens, or try again when the server is less busy"
+    )]
+    Deadline {
+        /// The most that a request may take.
+        seconds: u64,
     },
     /// The engine does not serve the request, or not to its end.
     #[error(transparent)]
@@ -150,7 +168,24 @@ impl Error {
         Self::Unsupported { param: param.into(), problem: problem.into() }
     }
 
-    /// The error as a client reads it: `{"error": {"message", "type", "param", "code"}}`.
+    /// The error as a client of Anthropic reads it: `{"type": "error", "error": {"type", "message"}, "request_id"}`.
+    pub(crate) fn anthropic_body(&self, request_id: Option<&str>) -> Value {
+        let kind = match self.class().status.as_u16() {
+            401 => "authentication_error",
+            403 => "permission_error",
+            404 => "not_found_error",
+            413 => "request_too_large",
+            429 => "rate_limit_error",
+            504 => "timeout_error",
+            503 => "overloaded_error",
+            500.. => "api_error",
+            _ => "invalid_request_error",
+        };
+        let message = self.to_string();
+        json!({ "type": "error", "error": { "type": kind, "message": message }, "request_id": request_id })
+    }
+
+    /// The error as a client of OpenAI reads it: `{"error": {"message", "type", "param", "code"}}`.
     pub(crate) fn body(&self) -> Value {
         let Class { kind, code, param, .. } = self.class();
         json!({ "error": { "message": self.to_string(), "type": kind, "param": param, "code": code } })
@@ -169,9 +204,15 @@ impl Error {
                 Class::request(StatusCode::BAD_REQUEST, "unsupported_parameter").about(param)
             }
             Self::ModelNotFound { .. } => Class::request(StatusCode::NOT_FOUND, "model_not_found").about("model"),
+            Self::ResponseNotFound { .. } => Class::request(StatusCode::NOT_FOUND, "response_not_found"),
             Self::UnknownRoute { .. } => Class::request(StatusCode::NOT_FOUND, "unknown_url"),
             Self::MethodNotAllowed { .. } => Class::request(StatusCode::METHOD_NOT_ALLOWED, "method_not_allowed"),
             Self::Unauthorized { .. } => Class::request(StatusCode::UNAUTHORIZED, "invalid_api_key"),
+            Self::Limited(_) => Class {
+                kind: "rate_limit_error",
+                ..Class::request(StatusCode::TOO_MANY_REQUESTS, "rate_limit_exceeded")
+            },
+            Self::Deadline { .. } => Class::service(StatusCode::GATEWAY_TIMEOUT, "deadline_exceeded"),
             Self::Engine(error) => classify_engine(error),
             Self::Text(error) => classify_text(error),
             Self::Scale(error) => classify_scale(error),
@@ -247,6 +288,9 @@ impl ResponseError for Error {
                 | EngineError::ShuttingDown,
             ) => {
                 headers.insert(header::RETRY_AFTER, HeaderValue::from(RETRY_AFTER_SECONDS));
+            }
+            Self::Limited(exceeded) => {
+                headers.insert(header::RETRY_AFTER, HeaderValue::from(exceeded.seconds()));
             }
             Self::MethodNotAllowed { allowed, .. } => {
                 headers.insert(header::ALLOW, HeaderValue::from_static(allowed));

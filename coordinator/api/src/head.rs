@@ -3,13 +3,14 @@
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use serde::Serialize;
+use utoipa::ToSchema;
 use uuid::Uuid;
 
 /// Which program answers; changes only with its version.
 const FINGERPRINT: &str = concat!("paceline-", env!("CARGO_PKG_VERSION"));
 
 /// The first fields of a response, the same in all events of a stream.
-#[derive(Debug, Clone, Serialize)]
+#[derive(Debug, Clone, Serialize, ToSchema)]
 pub(crate) struct Head {
     id: String,
     object: &'static str,

@@ -9,6 +9,7 @@ use serde_json::error::Category;
 use serde_json::{Map, Value};
 use tokio::time::timeout;
 
+use crate::caller::Account;
 use crate::config::ApiConfig;
 use crate::error::{Error, Result};
 
@@ -24,7 +25,15 @@ impl Document {
         check_content_type(request)?;
         let body = timeout(config.body_timeout, read_all(body, config.body_bytes)).await;
         let bytes = body.map_err(|_| Error::BodyTimeout { seconds: config.body_timeout.as_secs() })??;
+        if config.audit_bodies {
+            Account::of(request).keep_body(&bytes);
+        }
         Ok(Self { bytes })
+    }
+
+    /// A document that was made here.
+    pub(crate) fn of(value: &Value) -> Self {
+        Self { bytes: Bytes::from(value.to_string()) }
     }
 
     #[cfg(test)]

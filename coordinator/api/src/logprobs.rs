@@ -5,25 +5,27 @@ use paceline_proto::{Logprobs, TokenLogprob};
 use paceline_text::Tokenizer;
 use serde::Serialize;
 use serde_json::{Map, Value};
+use utoipa::ToSchema;
 
 /// What stands for minus infinity, which JSON does not have.
 const NEVER: f32 = -9999.0;
 
 /// The shape of chat completions.
-#[derive(Debug, Default, Serialize)]
+#[derive(Debug, Default, Serialize, ToSchema)]
 pub(crate) struct ChatLogprobs {
     content: Vec<ChatToken>,
+    #[schema(value_type = Option<String>)]
     refusal: Option<()>,
 }
 
-#[derive(Debug, Serialize)]
+#[derive(Debug, Serialize, ToSchema)]
 struct ChatToken {
     #[serde(flatten)]
     chosen: ScoredToken,
     top_logprobs: Vec<ScoredToken>,
 }
 
-#[derive(Debug, Serialize)]
+#[derive(Debug, Serialize, ToSchema)]
 struct ScoredToken {
     token: String,
     logprob: f32,
@@ -48,7 +50,7 @@ impl ChatLogprobs {
 }
 
 /// The shape of text completions.
-#[derive(Debug, Default, Serialize)]
+#[derive(Debug, Default, Serialize, ToSchema)]
 pub(crate) struct TextLogprobs {
     tokens: Vec<String>,
     token_logprobs: Vec<f32>,

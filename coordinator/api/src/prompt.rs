@@ -8,9 +8,10 @@ use serde_json::{Map, Value};
 
 use crate::error::{Error, Result};
 use crate::server::Api;
+use crate::wishes::{AnswerShape, Wishes};
 
 /// Who can say something in a conversation.
-const ROLES: [&str; 5] = ["system", "developer", "user", "assistant", "tool"];
+const ROLES: [&str; 6] = ["system", "developer", "user", "assistant", "tool", "function"];
 
 /// The tokens that an answer goes on from.
 #[derive(Debug, Default)]
@@ -20,6 +21,8 @@ pub(crate) struct Prompt {
     pub(crate) boundaries: Vec<usize>,
     /// What was taken out of the messages because their client changes it every time.
     pub(crate) removed: Vec<RemovedNoise>,
+    /// How answers to it are to be read.
+    pub(crate) answer: AnswerShape,
 }
 
 /// A conversation as the client sent it.
@@ -29,6 +32,8 @@ pub(crate) struct Conversation {
     pub(crate) tools: Option<Vec<Value>>,
     /// Further variables of the chat template.
     pub(crate) variables: Map<String, Value>,
+    /// What is wanted of the answer.
+    pub(crate) wishes: Wishes,
 }
 
 impl Conversation {
@@ -46,19 +51,32 @@ impl Conversation {
 /// Renders a conversation and encodes it, ready for the assistant's answer.
 pub(crate) fn encode_conversation(api: &Api, mut conversation: Conversation) -> Result<Prompt> {
     let (removed, template) = prepare(api, &mut conversation)?;
+    let budget = settle_variables(api, template, &mut conversation);
     let request = conversation.request(true);
     let text = template.render(&request)?;
     check_length("messages", text.len(), api.config.prompt_bytes)?;
-    let EncodedChat { tokens, boundaries } = template.encode(&request, &text, api.engine.tokenizer());
-    Ok(Prompt { tokens, boundaries, removed })
+    let tokenizer = api.engine.tokenizer();
+    let answer = AnswerShape::new(&conversation.wishes, template, tokenizer, &text, request.tools, budget)?;
+    let EncodedChat { tokens, boundaries } = template.encode(&request, &text, tokenizer);
+    Ok(Prompt { tokens, boundaries, removed, answer })
 }
 
 /// The tokens of a conversation to the end of its last message.
 pub(crate) fn encode_unanswered(api: &Api, mut conversation: Conversation) -> Result<Vec<u32>> {
     let (_, template) = prepare(api, &mut conversation)?;
+    settle_variables(api, template, &mut conversation);
     let text = template.render(&conversation.request(false))?;
     check_length("messages", text.len(), api.config.prompt_bytes)?;
     Ok(api.engine.tokenizer().encode(&text, Special::Parse, false))
+}
+
+/// Gives the template the variables of the server and of the request, and says how many tokens of thinking it may be.
+fn settle_variables(api: &Api, template: &ChatTemplate, conversation: &mut Conversation) -> Option<u32> {
+    let defaults = &api.config.defaults;
+    for (name, value) in &defaults.template_variables {
+        conversation.variables.entry(name).or_insert_with(|| value.clone());
+    }
+    conversation.wishes.thinking.settle(defaults, template, &mut conversation.variables)
 }
 
 /// Checks a conversation, and takes out what its client changes every time.
@@ -112,8 +130,11 @@ fn check_role(index: usize, message: &mut Value) -> Result<()> {
         let param = format!("messages[{index}].role");
         return Err(Error::parameter(&param, format!("{param} is {role:?}, it must be one of {ROLES:?}")));
     }
-    if role == "developer" {
-        "system".clone_into(role);
+    match role.as_str() {
+        "developer" => "system".clone_into(role),
+        // What answers of tools were called before.
+        "function" => "tool".clone_into(role),
+        _ => {}
     }
     Ok(())
 }

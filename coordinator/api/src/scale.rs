@@ -6,13 +6,14 @@ use std::pin::Pin;
 
 use actix_web::{HttpRequest, HttpResponse, web};
 use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
 
 use crate::error::{Error, Result};
 use crate::json::Document;
 use crate::server::Api;
 
 /// What is to be done with the row.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum ScaleAction {
     /// Nodes take part; without names all that are free.
@@ -124,7 +125,8 @@ pub trait Scaling: Send + Sync {
     fn scale(&self, request: ScaleRequest) -> Scaled;
 }
 
-#[derive(Debug, Default, Deserialize)]
+#[derive(Debug, Default, Deserialize, Serialize, ToSchema)]
+#[schema(as = ScaleFields)]
 #[serde(default)]
 struct Fields {
     action: Option<ScaleAction>,
@@ -132,6 +134,15 @@ struct Fields {
 }
 
 /// Changes the row; answers when that is done.
+#[utoipa::path(
+    post,
+    path = "/admin/v1/scale",
+    request_body = Fields,
+    responses(
+        (status = 200, description = "What became of it", body = Object),
+        (status = "default", description = "Why not", body = crate::openapi::ErrorBody),
+    ),
+)]
 pub(crate) async fn create(api: web::Data<Api>, request: HttpRequest, body: web::Payload) -> Result<HttpResponse> {
     let Fields { action, nodes } = Document::receive(&request, body, &api.config).await?.read()?;
     let action = action.ok_or_else(|| {

@@ -4,19 +4,25 @@ use std::io;
 use std::net::TcpListener;
 use std::time::Duration;
 
+use actix_cors::Cors;
 use actix_web::dev::Server;
-use actix_web::middleware::from_fn;
+use actix_web::middleware::{Condition, from_fn};
 use actix_web::{App, HttpRequest, HttpServer, Resource, Route, web};
 use paceline_coordinator::Engine;
+use rustls::ServerConfig;
 use tokio::time::interval;
 
 use crate::config::ApiConfig;
 use crate::error::{Error, Result};
-use crate::{access, cache, chat, completions, models, observe, scale, status, tokenize};
+use crate::responses::{self, Kept};
+use crate::{access, cache, chat, completions, messages, models, observe, openapi, scale, status, tokenize};
 
 /// How often samples of histograms are put in their buckets when nobody reads the metrics: until then each sample
 /// takes memory of its own.
 const METRICS_UPKEEP: Duration = Duration::from_secs(5);
+
+/// How long browsers may remember that a page may use the API.
+const CORS_SECONDS: usize = 3600;
 
 /// How long a connection that the server closes may take to notice.
 const DISCONNECT_TIMEOUT: Duration = Duration::from_secs(1);
@@ -28,6 +34,8 @@ const BACKGROUND_THREADS: usize = 4;
 pub(crate) struct Api {
     pub(crate) engine: Engine,
     pub(crate) config: ApiConfig,
+    /// Responses that others can go on from.
+    pub(crate) kept: Kept,
 }
 
 impl Api {
@@ -91,13 +99,16 @@ fn server(
     let workers = config.workers.max(1);
     let (head_timeout, idle_timeout) = (config.head_timeout, config.idle_timeout);
     let (connections, shutdown_timeout) = (config.connections, config.shutdown_timeout);
-    let api = web::Data::new(Api { engine, config });
+    let (origins, tls) = (config.cors_origins.clone(), config.tls.clone());
+    let kept = Kept::open(config.response_limits, config.response_shelf.clone())?;
+    let api = web::Data::new(Api { engine, config, kept });
     let app = move || {
         App::new()
             .app_data(api.clone())
             .configure(pages)
             .default_service(web::to(unknown_route))
             .wrap(from_fn(access::authorize))
+            .wrap(Condition::new(!origins.is_empty(), cors(&origins)))
             .wrap(from_fn(observe::observe))
     };
     let server = HttpServer::new(app)
@@ -113,12 +124,26 @@ fn server(
         // The end of what a client sends is the end of the client: its request is dropped at once, even while
         // nothing is written. Without this a client that left is noticed only by the next event that it is sent.
         .h1_allow_half_closed(false);
-    Ok(server.listen(listener)?.run())
+    let server = match tls {
+        None => server.listen(listener)?,
+        Some(tls) => server.listen_rustls_0_23(listener, ServerConfig::clone(&tls))?,
+    };
+    Ok(server.run())
+}
+
+/// Lets web pages of these origins use the API. Keys travel in headers that pages set themselves, never in cookies.
+fn cors(origins: &[String]) -> Cors {
+    let cors = Cors::default().allow_any_method().allow_any_header().expose_any_header().max_age(CORS_SECONDS);
+    if origins.iter().any(|origin| origin == "*") {
+        return cors.allow_any_origin().send_wildcard();
+    }
+    origins.iter().fold(cors, |cors, origin| cors.allowed_origin(origin))
 }
 
 fn pages(config: &mut web::ServiceConfig) {
     config
         .service(page("/", web::get().to(status::hello), "GET"))
+        .service(page("/openapi.json", web::get().to(openapi::show), "GET"))
         .service(page("/health", web::get().to(status::health), "GET"))
         .service(page("/live", web::get().to(status::live), "GET"))
         .service(page("/metrics", web::get().to(status::metrics), "GET"))
@@ -132,6 +157,14 @@ fn pages(config: &mut web::ServiceConfig) {
         .service(page("/v1/models/{id:.+}", web::get().to(models::show), "GET"))
         .service(page("/v1/chat/completions", web::post().to(chat::create), "POST"))
         .service(page("/v1/completions", web::post().to(completions::create), "POST"))
+        .service(page("/v1/messages", web::post().to(messages::create), "POST"))
+        .service(page("/v1/messages/count_tokens", web::post().to(messages::count), "POST"))
+        .service(page("/v1/responses", web::post().to(responses::create), "POST"))
+        .service(
+            page("/v1/responses/{id}", web::get().to(responses::show), "GET, DELETE")
+                .route(web::delete().to(responses::remove)),
+        )
+        .service(page("/v1/responses/{id}/input_items", web::get().to(responses::input_items), "GET"))
         .service(page("/tokenize", web::post().to(tokenize::tokenize), "POST"))
         .service(page("/detokenize", web::post().to(tokenize::detokenize), "POST"));
 }

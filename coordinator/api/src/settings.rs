@@ -5,8 +5,9 @@ mod sampling;
 use paceline_coordinator::Generate;
 use paceline_proto::SamplingSettings;
 use paceline_text::{MAX_STOP_STRING_BYTES, MAX_STOP_STRINGS};
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 use serde_json::{Map, Number, Value};
+use utoipa::ToSchema;
 
 use crate::error::{Error, Result};
 use crate::prompt::Prompt;
@@ -19,7 +20,7 @@ pub(crate) const MAX_CHOICES: u64 = 16;
 pub(crate) const MAX_LOGPROBS: u64 = 20;
 
 /// The fields of both request bodies.
-#[derive(Debug, Default, Deserialize)]
+#[derive(Debug, Default, Deserialize, Serialize, ToSchema)]
 #[serde(default)]
 pub(crate) struct CommonFields {
     model: Option<String>,
@@ -41,16 +42,17 @@ pub(crate) struct CommonFields {
     frequency_penalty: Option<f64>,
     presence_penalty: Option<f64>,
     logit_bias: Option<Map<String, Value>>,
+    #[schema(value_type = Option<i64>)]
     seed: Option<Number>,
 }
 
-#[derive(Debug, Default, Deserialize)]
+#[derive(Debug, Default, Deserialize, Serialize, ToSchema)]
 #[serde(default)]
 struct StreamOptions {
     include_usage: Option<bool>,
 }
 
-#[derive(Debug, Deserialize)]
+#[derive(Debug, Deserialize, Serialize, ToSchema)]
 #[serde(untagged, expecting = "expected a string or a list of strings")]
 enum Stop {
     One(String),
@@ -88,8 +90,14 @@ impl Settings {
             boundaries: prompt.boundaries.clone(),
             max_tokens: self.max_tokens,
             stop: self.stop.clone(),
-            sampling: SamplingSettings { choice: choice as u32, ..self.sampling.clone() },
-            ignore_end: self.ignore_end,
+            sampling: SamplingSettings {
+                choice: choice as u32,
+                thinking: prompt.answer.thinking.clone(),
+                constraint: prompt.answer.constraint.clone(),
+                ..self.sampling.clone()
+            },
+            // A text that is complete must be able to end.
+            ignore_end: self.ignore_end && prompt.answer.constraint.is_none(),
             show_special: self.show_special,
         }
     }

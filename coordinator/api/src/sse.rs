@@ -30,14 +30,18 @@ const EVENTS_AHEAD: usize = 8;
 
 /// How one API tells an answer in events.
 pub(crate) trait EventWriter: 'static {
-    /// Before anything else.
-    fn start(&mut self, events: &mut Events);
+    /// Before anything else; so much of the prompt was known.
+    fn start(&mut self, reuse: Reuse, events: &mut Events);
     /// A choice is one token longer.
     fn token(&mut self, choice: usize, update: &TokenUpdate, events: &mut Events);
     /// A choice is complete.
     fn finished(&mut self, choice: usize, finished: &Finished, events: &mut Events);
     /// All choices are complete.
     fn end(&mut self, events: &mut Events);
+    /// The answer breaks off. Nothing follows.
+    fn failed(&mut self, error: &Error, events: &mut Events) {
+        events.data(&error.body());
+    }
 }
 
 /// Events on their way to the client, as text.
@@ -52,6 +56,14 @@ impl Events {
         self.text.extend_from_slice(b"data: ");
         serde_json::to_writer(&mut self.text, value).expect("our own structures have text keys and write to memory");
         self.text.extend_from_slice(b"\n\n");
+    }
+
+    /// Appends an event with a name, and JSON in it.
+    pub(crate) fn named(&mut self, name: &str, value: &impl Serialize) {
+        self.text.extend_from_slice(b"event: ");
+        self.text.extend_from_slice(name.as_bytes());
+        self.text.push(b'\n');
+        self.data(value);
     }
 
     /// Appends the event that ends a stream of the OpenAI API.
@@ -72,13 +84,13 @@ pub(crate) async fn respond(
     config: &ApiConfig,
 ) -> Result<HttpResponse> {
     let reuse = match answers.next().await {
-        Some((_, Progress::Failed(error))) => return Err(error.into()),
+        Some((_, Progress::Failed(error))) => return Err(error),
         Some((_, Progress::Admitted(reuse))) => reuse,
         // An answer is admitted before anything else happens to it.
         _ => Reuse::default(),
     };
     let (sender, receiver) = mpsc::channel(EVENTS_AHEAD);
-    let telling = Telling { answers, writer, sender: sender.clone(), limits: Limits::new(config) };
+    let telling = Telling { answers, writer, reuse, sender: sender.clone(), limits: Limits::new(config) };
     spawn(tell_until_closed(telling, sender).instrument(Span::current()));
     Ok(reuse::tell(HttpResponse::Ok(), reuse)
         .content_type("text/event-stream")
@@ -117,6 +129,7 @@ struct Stalled;
 struct Telling<W> {
     answers: Answers,
     writer: W,
+    reuse: Reuse,
     sender: mpsc::Sender<Bytes>,
     limits: Limits,
 }
@@ -124,7 +137,7 @@ struct Telling<W> {
 impl<W: EventWriter> Telling<W> {
     async fn tell(mut self) -> std::result::Result<(), Stalled> {
         let mut events = Events::default();
-        self.writer.start(&mut events);
+        self.writer.start(self.reuse, &mut events);
         self.send(events).await?;
         loop {
             let mut events = Events::default();
@@ -157,7 +170,7 @@ impl<W: EventWriter> Telling<W> {
             }
             Some((_, Progress::Failed(error))) => {
                 warn!(%error, "the answer broke off");
-                events.data(&Error::from(error).body());
+                self.writer.failed(&error, events);
                 true
             }
             None => {

@@ -3,7 +3,7 @@
 use actix_web::http::StatusCode;
 use actix_web::{HttpRequest, HttpResponse, web};
 use metrics::{counter, gauge};
-use paceline_coordinator::{CacheStatus, Status};
+use paceline_coordinator::{CacheStatus, DiskCacheStatus, Status};
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 
@@ -73,6 +73,15 @@ pub struct NodeCard {
 }
 
 /// Whether requests are served, for whoever sends them.
+#[utoipa::path(
+    get,
+    path = "/health",
+    responses(
+        (status = 200, description = "How it is", body = Object),
+        (status = 503, description = "Requests are not served now", body = Object),
+        (status = "default", description = "Why not", body = crate::openapi::ErrorBody),
+    ),
+)]
 pub(crate) async fn health(api: web::Data<Api>) -> Result<HttpResponse> {
     let Status { ready, draining, running, waiting, .. } = api.engine.status().await?;
     let (code, status) = match (ready, draining) {
@@ -84,12 +93,28 @@ pub(crate) async fn health(api: web::Data<Api>) -> Result<HttpResponse> {
 }
 
 /// Whether the service answers at all, for whoever would start it again: it may wait for shards.
+#[utoipa::path(
+    get,
+    path = "/live",
+    responses(
+        (status = 200, description = "How it is", body = Object),
+        (status = "default", description = "Why not", body = crate::openapi::ErrorBody),
+    ),
+)]
 pub(crate) async fn live(api: web::Data<Api>) -> Result<HttpResponse> {
     api.engine.status().await?;
     Ok(HttpResponse::Ok().json(json!({ "status": "alive" })))
 }
 
 /// What every stage holds and does, for people and programs that look after it.
+#[utoipa::path(
+    get,
+    path = "/admin/v1/status",
+    responses(
+        (status = 200, description = "How it is", body = Object),
+        (status = "default", description = "Why not", body = crate::openapi::ErrorBody),
+    ),
+)]
 pub(crate) async fn report(api: web::Data<Api>) -> Result<HttpResponse> {
     let status = api.engine.status().await?;
     let model = api.engine.model();
@@ -105,6 +130,14 @@ pub(crate) async fn report(api: web::Data<Api>) -> Result<HttpResponse> {
 }
 
 /// All metrics of the process, in the text form of Prometheus.
+#[utoipa::path(
+    get,
+    path = "/metrics",
+    responses(
+        (status = 200, description = "The metrics", body = String, content_type = "text/plain"),
+        (status = "default", description = "Why not", body = crate::openapi::ErrorBody),
+    ),
+)]
 pub(crate) async fn metrics(api: web::Data<Api>, request: HttpRequest) -> Result<HttpResponse> {
     let Some(handle) = &api.config.metrics else {
         return Err(Error::UnknownRoute { method: request.method().clone(), path: request.path().to_owned() });
@@ -132,10 +165,28 @@ fn measure(status: &Status) {
     counter!("paceline_steps_total").absolute(status.steps);
     counter!("paceline_sessions_admitted_total").absolute(status.admitted);
     counter!("paceline_sessions_paused_total").absolute(status.pauses);
+    counter!("paceline_drafts_total").absolute(status.drafts.run);
+    counter!("paceline_drafts_accepted_total").absolute(status.drafts.accepted);
+    counter!("paceline_drafts_declined_total").absolute(status.drafts.declined);
+    counter!("paceline_draft_chunks_total").absolute(status.drafts.chunks);
     measure_cache(&status.cache);
 }
 
-/// What is remembered, by where it is. What is remembered elsewhere than on devices will have other labels.
+fn measure_disk(disk: &DiskCacheStatus) {
+    gauge!("paceline_cache_entries", "tier" => "disk", "kind" => "entry").set(disk.entries as f64);
+    gauge!("paceline_cache_bytes", "tier" => "disk", "kind" => "entry").set(disk.bytes as f64);
+    gauge!("paceline_cache_budget_bytes", "tier" => "disk").set(disk.budget as f64);
+    counter!("paceline_cache_hits_total", "tier" => "disk").absolute(disk.hits);
+    counter!("paceline_cache_tokens_total", "tier" => "disk").absolute(disk.tokens);
+    counter!("paceline_cache_evictions_total", "tier" => "disk", "kind" => "entry").absolute(disk.evicted);
+    counter!("paceline_cache_damaged_total", "tier" => "disk").absolute(disk.damaged);
+    counter!("paceline_cache_kept_total", "tier" => "disk").absolute(disk.kept);
+    counter!("paceline_cache_not_kept_total", "tier" => "disk").absolute(disk.not_kept);
+    counter!("paceline_cache_fetched_total", "tier" => "disk").absolute(disk.fetched);
+    counter!("paceline_cache_not_fetched_total", "tier" => "disk").absolute(disk.not_fetched);
+}
+
+/// What is remembered, by where it is.
 fn measure_cache(cache: &CacheStatus) {
     gauge!("paceline_cache_entries", "tier" => "device", "kind" => "page").set(cache.pages as f64);
     gauge!("paceline_cache_entries", "tier" => "device", "kind" => "snapshot").set(cache.snapshots as f64);
@@ -143,8 +194,13 @@ fn measure_cache(cache: &CacheStatus) {
     gauge!("paceline_cache_bytes", "tier" => "device", "kind" => "snapshot").set(cache.snapshot_bytes as f64);
     gauge!("paceline_cache_idle_pages", "tier" => "device").set(cache.idle_pages as f64);
     gauge!("paceline_cache_snapshot_slots", "tier" => "device").set(cache.snapshot_slots as f64);
-    counter!("paceline_cache_hits_total", "tier" => "device").absolute(cache.hits);
-    counter!("paceline_cache_tokens_total", "tier" => "device").absolute(cache.cached_tokens);
+    let disk = cache.disk.unwrap_or_default();
+    counter!("paceline_cache_hits_total", "tier" => "device").absolute(cache.hits.saturating_sub(disk.hits));
+    counter!("paceline_cache_tokens_total", "tier" => "device")
+        .absolute(cache.cached_tokens.saturating_sub(disk.tokens));
+    if let Some(disk) = &cache.disk {
+        measure_disk(disk);
+    }
     let snapshots = cache.evicted_snapshots + cache.stranded_snapshots;
     counter!("paceline_cache_evictions_total", "tier" => "device", "kind" => "page").absolute(cache.evicted_pages);
     counter!("paceline_cache_evictions_total", "tier" => "device", "kind" => "snapshot").absolute(snapshots);
@@ -153,14 +209,28 @@ fn measure_cache(cache: &CacheStatus) {
 }
 
 /// What there is.
+#[utoipa::path(
+    get,
+    path = "/",
+    responses(
+        (status = 200, description = "The pages", body = String, content_type = "text/plain"),
+        (status = "default", description = "Why not", body = crate::openapi::ErrorBody),
+    ),
+)]
 pub(crate) async fn hello(api: web::Data<Api>) -> HttpResponse {
     let model = api.engine.model();
     HttpResponse::Ok().content_type("text/plain; charset=utf-8").body(format!(
         "Paceline {} serves {}.\n\n\
          POST /v1/chat/completions   answer a conversation\n\
          POST /v1/completions        continue a text\n\
+         POST /v1/responses          answer a conversation, and keep it\n\
+         GET  /v1/responses/{{id}}     a response that is kept; DELETE forgets it\n\
+         GET  /v1/responses/{{id}}/input_items   what it was asked with\n\
+         POST /v1/messages           answer a conversation, as Anthropic's clients ask\n\
+         POST /v1/messages/count_tokens   its tokens\n\
          GET  /v1/models             the model\n\
          GET  /v1/models/{{id}}        the model, by name\n\
+         GET  /openapi.json          the description of all pages\n\
          POST /tokenize              text or messages to tokens\n\
          POST /detokenize            tokens to text\n\
          GET  /health                whether requests are served\n\

@@ -2,8 +2,9 @@
 
 use actix_web::{HttpRequest, HttpResponse, web};
 use paceline_text::{Special, Tokenizer};
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
+use utoipa::ToSchema;
 
 use crate::error::{Error, Result};
 use crate::json::Document;
@@ -11,11 +12,12 @@ use crate::prompt::{self, Conversation};
 use crate::server::Api;
 
 /// A text or a conversation.
-#[derive(Debug, Default, Deserialize)]
+#[derive(Debug, Default, Deserialize, Serialize, ToSchema)]
 #[serde(default)]
 struct TokenizeFields {
     #[serde(alias = "prompt")]
     content: Option<String>,
+    #[schema(value_type = Option<Vec<crate::openapi::ChatMessage>>)]
     messages: Option<Vec<Value>>,
     tools: Option<Vec<Value>>,
     chat_template_kwargs: Option<Map<String, Value>>,
@@ -25,13 +27,22 @@ struct TokenizeFields {
     with_pieces: Option<bool>,
 }
 
-#[derive(Debug, Default, Deserialize)]
+#[derive(Debug, Default, Deserialize, Serialize, ToSchema)]
 #[serde(default)]
 struct DetokenizeFields {
     tokens: Option<Vec<i64>>,
 }
 
 /// The tokens of a text, or those that a conversation would be answered from.
+#[utoipa::path(
+    post,
+    path = "/tokenize",
+    request_body = TokenizeFields,
+    responses(
+        (status = 200, description = "The tokens", body = Object),
+        (status = "default", description = "Why not", body = crate::openapi::ErrorBody),
+    ),
+)]
 pub(crate) async fn tokenize(api: web::Data<Api>, request: HttpRequest, body: web::Payload) -> Result<HttpResponse> {
     let document = Document::receive(&request, body, &api.config).await?;
     let answer = Api::in_background(&api, move |api| encode(api, document.read()?)).await?;
@@ -39,6 +50,15 @@ pub(crate) async fn tokenize(api: web::Data<Api>, request: HttpRequest, body: we
 }
 
 /// The text of tokens.
+#[utoipa::path(
+    post,
+    path = "/detokenize",
+    request_body = DetokenizeFields,
+    responses(
+        (status = 200, description = "The text", body = Object),
+        (status = "default", description = "Why not", body = crate::openapi::ErrorBody),
+    ),
+)]
 pub(crate) async fn detokenize(api: web::Data<Api>, request: HttpRequest, body: web::Payload) -> Result<HttpResponse> {
     let document = Document::receive(&request, body, &api.config).await?;
     let answer = Api::in_background(&api, move |api| decode(api, document.read()?)).await?;
@@ -67,7 +87,7 @@ fn tokens_of(api: &Api, fields: TokenizeFields) -> Result<Vec<u32>> {
         }
         (None, Some(messages)) => {
             let variables = fields.chat_template_kwargs.unwrap_or_default();
-            let conversation = Conversation { messages, tools: fields.tools, variables };
+            let conversation = Conversation { messages, tools: fields.tools, variables, ..Conversation::default() };
             Ok(prompt::encode_conversation(api, conversation)?.tokens)
         }
         (Some(_), Some(_)) => Err(Error::parameter("content", "content and messages are both given, send one")),

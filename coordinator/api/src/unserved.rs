@@ -37,10 +37,11 @@ pub(crate) struct UnservedFields {
 }
 
 impl UnservedFields {
-    /// Refuses a field that asks for something. Values that ask for what happens anyway are fine; clients send them.
-    pub(crate) fn check(&self) -> Result<()> {
+    /// Refuses a field that asks for something, unless it is one of those that are `served`. Values that ask for what
+    /// happens anyway are fine; clients send them.
+    pub(crate) fn check(&self, served: &[&str]) -> Result<()> {
         for (name, value, harmless) in self.table() {
-            let Some(value) = value else { continue };
+            let Some(value) = value.as_ref().filter(|_| !served.contains(&name)) else { continue };
             if !harmless.iter().any(|allowed| serde_json::from_str::<Value>(allowed).is_ok_and(|it| it == *value)) {
                 return Err(refusal(name, harmless));
             }

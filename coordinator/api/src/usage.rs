@@ -4,26 +4,35 @@ use std::time::Duration;
 
 use paceline_coordinator::{Finished, Missed, Reuse};
 use serde::Serialize;
+use utoipa::ToSchema;
 
 use crate::reuse;
 
 /// Tokens of a request.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, ToSchema)]
 pub(crate) struct Usage {
     prompt_tokens: usize,
     completion_tokens: usize,
     total_tokens: usize,
     prompt_tokens_details: PromptDetails,
+    completion_tokens_details: CompletionDetails,
 }
 
-#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, ToSchema)]
 struct PromptDetails {
     cached_tokens: usize,
 }
 
+#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, ToSchema)]
+struct CompletionDetails {
+    accepted_prediction_tokens: usize,
+    rejected_prediction_tokens: usize,
+    reasoning_tokens: usize,
+}
+
 /// Where the time went, with the names of llama.cpp. Of several answers at once it is the time of the slowest and
 /// the tokens of all.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, ToSchema)]
 pub(crate) struct Timings {
     queued_ms: f64,
     cache_n: usize,
@@ -39,6 +48,9 @@ pub(crate) struct Timings {
     predicted_n: usize,
     predicted_ms: f64,
     predicted_per_second: f64,
+    /// Guesses that were run, and those that were right.
+    draft_n: usize,
+    draft_n_accepted: usize,
 }
 
 /// Adds up the choices of a request.
@@ -47,6 +59,9 @@ pub(crate) struct Tally {
     prompt: usize,
     cached: usize,
     completion: usize,
+    drafts: usize,
+    accepted_drafts: usize,
+    reasoning: usize,
     finished: usize,
     /// Of all prompts together.
     reuse: Reuse,
@@ -65,10 +80,17 @@ impl Tally {
             self.reuse = reuse::together(self.reuse, finished.reuse);
         }
         self.completion += finished.usage.completion_tokens;
+        self.drafts += finished.usage.drafts;
+        self.accepted_drafts += finished.usage.accepted_drafts;
         self.finished += 1;
         self.queued = self.queued.max(finished.timings.queued);
         self.prefill = self.prefill.max(finished.timings.prefill);
         self.decode = self.decode.max(finished.timings.decode);
+    }
+
+    /// Counts the tokens of an answer that were thoughts.
+    pub(crate) fn add_reasoning(&mut self, tokens: usize) {
+        self.reasoning += tokens;
     }
 
     /// How many answers were counted.
@@ -94,6 +116,11 @@ impl Tally {
             completion_tokens: self.completion,
             total_tokens: self.prompt + self.completion,
             prompt_tokens_details: PromptDetails { cached_tokens: self.cached },
+            completion_tokens_details: CompletionDetails {
+                accepted_prediction_tokens: self.accepted_drafts,
+                rejected_prediction_tokens: self.drafts.saturating_sub(self.accepted_drafts),
+                reasoning_tokens: self.reasoning,
+            },
         }
     }
 
@@ -112,6 +139,8 @@ impl Tally {
             predicted_n: self.completion,
             predicted_ms: milliseconds(self.decode),
             predicted_per_second: rate(decoded, self.decode),
+            draft_n: self.drafts,
+            draft_n_accepted: self.accepted_drafts,
         }
     }
 }
@@ -135,7 +164,14 @@ mod tests {
         Finished {
             reason: FinishReason::Length,
             text: String::new(),
-            usage: EngineUsage { prompt_tokens: 10, completion_tokens, cached_tokens: 4 },
+            marks: Vec::new(),
+            usage: EngineUsage {
+                prompt_tokens: 10,
+                completion_tokens,
+                cached_tokens: 4,
+                drafts: 6,
+                accepted_drafts: 4,
+            },
             reuse: Reuse::default(),
             timings: EngineTimings { queued: Duration::ZERO, prefill: Duration::from_millis(3), decode },
         }
@@ -151,6 +187,9 @@ mod tests {
         let timings = tally.timings();
         assert_eq!((timings.prompt_n, timings.cache_n, timings.prompt_per_second), (6, 4, 2000.0));
         assert_eq!((timings.predicted_n, timings.predicted_per_second), (12, 5.0));
+        assert_eq!((timings.draft_n, timings.draft_n_accepted), (12, 8));
+        let details = usage.completion_tokens_details;
+        assert_eq!((details.accepted_prediction_tokens, details.rejected_prediction_tokens), (8, 4));
     }
 
     #[test]

@@ -5,8 +5,10 @@
 //! into chunks and sends steps while credits last; a step's `Done` returns its credit and brings outcomes; `Leave`
 //! ends it, wherever it is. `coordinator/compose.rs` says how a step's chunks are chosen, `coordinator/caching.rs` how
 //! sessions use what others have computed and leave what they have, `coordinator/positions.rs` where states are kept,
-//! `coordinator/following.rs` how those who begin alike wait for the first, `coordinator/growing.rs` how sessions get
-//! pages as they grow, `coordinator/running.rs` how run-ahead works, `coordinator/restoring.rs` how sessions outlive their row, `coordinator/switching.rs` how another
+//! `coordinator/following.rs` how those who begin alike wait for the first, `coordinator/tiers.rs` what goes to disks and
+//! comes back, `coordinator/growing.rs` how sessions get pages as they grow, `coordinator/running.rs` how run-ahead works,
+//! `coordinator/speculation.rs` how drafts are run, `coordinator/restoring.rs` how sessions outlive their row,
+//! `coordinator/switching.rs` how another
 //! row takes over while they run.
 
 mod admission;
@@ -21,23 +23,30 @@ mod pace;
 mod positions;
 mod restoring;
 mod running;
+mod speculation;
 mod status;
 mod switching;
 #[cfg(test)]
 mod tests;
+mod tiers;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
-use paceline_proto::{Epoch, Operation, Outcome, PageId, SamplingSettings, SessionId, Slot, Step, StepDone, Wanted};
+use paceline_proto::{
+    Epoch, Operation, Outcome, PageId, SamplingSettings, SessionId, Slot, Step, StepDone, TierAnswer, TierOrder, Wanted,
+};
 
 pub use admission::Refusal;
 pub use keeping::{Forgotten, PinRefusal};
 pub use loss::Loss;
 pub use running::Misuse;
-pub use status::{Accounts, CacheCounts, StageTotals, Status};
+pub use speculation::SpeculationCounts;
+pub use status::{Accounts, CacheCounts, DiskStatus, StageTotals, Status};
 
+use crate::disk::Disk;
+use crate::drafts::{Draft, Proposals};
 use crate::limits::Limits;
 use crate::pages::PagePool;
 use crate::prefix::PrefixIndex;
@@ -47,6 +56,7 @@ use admission::Waiting;
 use compose::InFlight;
 use pace::Pace;
 use running::Running;
+use speculation::Probes;
 use switching::Hold;
 
 /// What the coordinator is told.
@@ -101,6 +111,13 @@ pub enum Event {
         epoch: Epoch,
         /// Its bounds.
         limits: Box<Limits>,
+    },
+    /// The disk tier of a stage answers an order.
+    Tier {
+        /// Which, counted from 0.
+        stage: usize,
+        /// What it says.
+        answer: TierAnswer,
     },
     /// No other row takes over after all: the one that is held goes on.
     Resume,
@@ -158,8 +175,17 @@ pub enum Action {
         session: SessionId,
         /// What came out.
         outcome: Outcome,
-        /// How many of the session's tokens are now run: the place of a sampled token.
+        /// How many of the session's tokens are now run: the place of a sampled token, of several of the last one.
         position: usize,
+        /// How many drafts the chunk had.
+        drafts: usize,
+    },
+    /// Give an order to the disk tier of a stage, which does not ride the steps. It must be answered.
+    Order {
+        /// Which, counted from 0.
+        stage: usize,
+        /// What it is to do.
+        order: TierOrder,
     },
     /// Tell the stages that nobody waits for the session's chunks in flight.
     Cancel {
@@ -205,6 +231,18 @@ pub struct Wish {
     pub input: Input,
     /// What is wanted of the last row.
     pub wanted: Wanted,
+    /// Guesses at the tokens behind these, in order. As many of them are run along as pay. Only with tokens of which the
+    /// next one is wanted.
+    pub drafts: Vec<Draft>,
+    /// Guesses that the tail is to make behind the last token that it samples.
+    pub proposals: Proposals,
+}
+
+impl Wish {
+    /// Without any guesses.
+    pub fn new(input: Input, wanted: Wanted) -> Self {
+        Self { input, wanted, drafts: Vec::new(), proposals: Proposals::default() }
+    }
 }
 
 /// Rows to run.
@@ -245,19 +283,26 @@ pub struct Coordinator {
     /// Sessions that arrived.
     arrivals: u64,
     running: BTreeMap<SessionId, Running>,
-    /// Sessions that left, and whose last row is under way.
+    /// Sessions that left, and whose last row is under way or about to be.
     lingering: BTreeMap<SessionId, Running>,
     /// What the row's memory knows beyond the sessions that run.
     index: PrefixIndex,
     /// Sessions that have a token and have not answered, by when they got it.
     unanswered: BTreeSet<(Duration, SessionId)>,
-    /// Closes that go with the next step.
+    /// Closes that go with the next step, and what it installs.
     closes: Vec<Operation>,
+    /// What the stages keep on disks.
+    disk: Option<Disk>,
+    /// What of the index they may lack, the oldest first.
+    unkept: VecDeque<tiers::Unkept>,
+    /// The ticket of the first order of the next row.
+    tickets: u64,
     /// Each holds a credit; oldest first.
     steps: VecDeque<InFlight>,
     /// When a step last came back, or was sent while none was in flight.
     moved: Duration,
     pace: Pace,
+    probes: Probes,
     hold: Hold,
     /// Why nothing can run until a new placement is in force.
     broken: Option<Loss>,
@@ -283,9 +328,13 @@ impl Coordinator {
             index: PrefixIndex::new(limits.pages, limits.page_tokens, limits.has_states),
             unanswered: BTreeSet::new(),
             closes: Vec::new(),
+            disk: None,
+            unkept: VecDeque::new(),
+            tickets: 0,
             steps: VecDeque::new(),
             moved: Duration::ZERO,
             pace: Pace::default(),
+            probes: Probes::default(),
             hold: Hold::No,
             broken: None,
             counts: status::Counts::default(),
@@ -300,6 +349,7 @@ impl Coordinator {
 
     /// Takes in one event at the time `now`, measured from any fixed moment, and appends what is to be done.
     pub fn on(&mut self, event: Event, now: Duration, actions: &mut Vec<Action>) {
+        self.begin_disk(now);
         match event {
             Event::Open { session, opening } if opening.again => self.reopen(session, opening, actions),
             Event::Open { session, opening } => self.open(session, opening, now, actions),
@@ -310,7 +360,8 @@ impl Coordinator {
             Event::Ended => self.fail(Loss::Ended, now, actions),
             Event::Reset { epoch, limits } => self.reset(epoch, *limits, now, actions),
             Event::Hold => self.hold(),
-            Event::Switch { epoch, limits } => self.switch(epoch, *limits, actions),
+            Event::Switch { epoch, limits } => self.switch(epoch, *limits, now, actions),
+            Event::Tier { stage, answer } => self.tier_answers(stage, answer),
             Event::Resume => self.resume(),
             Event::Tick => {}
             Event::Stop => self.stop(actions),
@@ -321,6 +372,7 @@ impl Coordinator {
         self.expect_results(now, actions);
         self.send_steps(now, actions);
         self.come_to_rest(now, actions);
+        self.use_disk(actions);
         debug_assert_eq!(crate::invariants::accounts_balance(&self.accounts()), Ok(()));
     }
 
@@ -328,7 +380,8 @@ impl Coordinator {
     pub fn deadline(&self, now: Duration) -> Option<Duration> {
         let queue = self.waiting.values().filter_map(|waiting| waiting.due(&self.limits));
         let gather = self.unanswered.iter().map(|(since, _)| *since + self.limits.gather).find(|end| *end > now);
-        queue.chain(gather).chain(self.overdue_at()).min()
+        let disk = self.disk.as_ref().and_then(Disk::deadline);
+        queue.chain(gather).chain(self.overdue_at()).chain(disk).min()
     }
 
     /// The bounds of the placement in force.
@@ -374,17 +427,19 @@ impl Coordinator {
             return self.fail(Loss::Results { step: step.id }, now, actions);
         }
         self.pace.observe(step.prefill_rows, step.decode_rows, &done.times);
+        self.pace.observe_round(step.alone_since.filter(|_| step.prefill_rows == 0), now, &done.times);
         self.counts.count_times(self.limits.stages, &done.times);
         for (chunk, result) in step.chunks.into_iter().zip(done.results) {
             let session = chunk.session;
             if let Some(running) = self.running.get_mut(&session) {
-                let came = running.came_back(step.id, chunk.end, result.outcome);
+                self.counts.speculation.count(&chunk, &result.outcome);
+                let came = running.came_back(step.id, &chunk, result.outcome);
                 self.learn(session);
                 if let Some(came) = came {
                     self.deliver(session, came, now, actions);
                 }
             } else if let Some(mut running) = self.lingering.remove(&session) {
-                running.came_back(step.id, chunk.end, result.outcome);
+                running.came_back(step.id, &chunk, result.outcome);
                 self.closes.push(Operation::Close { session });
                 self.shelve(running);
             }
@@ -394,13 +449,14 @@ impl Coordinator {
     fn deliver(&mut self, session: SessionId, came: running::Came, now: Duration, actions: &mut Vec<Action>) {
         match came.outcome {
             Outcome::Failed(reason) => return self.lose(session, Loss::Session { reason }, actions),
-            Outcome::Sampled(_) => {
+            Outcome::Sampled(_) | Outcome::Verified(_) => {
                 self.running.get_mut(&session).expect("outcomes belong to running sessions").expect_answer(now);
                 self.unanswered.insert((now, session));
             }
             _ => {}
         }
-        actions.push(Action::Outcome { session, outcome: came.outcome, position: came.position });
+        let running::Came { outcome, position, drafts } = came;
+        actions.push(Action::Outcome { session, outcome, position, drafts });
     }
 
     fn leave(&mut self, session: SessionId, actions: &mut Vec<Action>) {
@@ -423,11 +479,11 @@ impl Coordinator {
             self.waiting.remove(&number);
             return true;
         }
-        let Some(running) = self.running.remove(&session) else { return false };
+        let Some(mut running) = self.running.remove(&session) else { return false };
         if let Some(since) = running.unanswered_since() {
             self.unanswered.remove(&(since, session));
         }
-        if self.lingers(session, &running) {
+        if self.lingers(session, &running) || self.settles(session, &mut running) {
             self.lingering.insert(session, running);
             return true;
         }

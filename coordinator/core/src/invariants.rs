@@ -13,7 +13,7 @@ mod stage;
 #[cfg(test)]
 mod tests;
 
-pub use stage::{SymbolicStage, next_token};
+pub use stage::{SymbolicMemory, SymbolicStage, next_token};
 
 /// Something that must always hold.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
@@ -61,7 +61,7 @@ pub enum Invariant {
     #[error("S5: a session has at most one chunk in a step")]
     OneChunkPerSession,
     /// S6.
-    #[error("S6: a session's chunks cover its tokens once, in order")]
+    #[error("S6: a session's chunks cover its tokens once, in order, but for those that are uncertain")]
     ChunksContiguous,
     /// S7.
     #[error("S7: a chunk's tokens have pages")]
@@ -81,6 +81,12 @@ pub enum Invariant {
     /// S12.
     #[error("S12: what a chunk reads was computed from exactly the tokens before it")]
     MemoryOfItsTokens,
+    /// S13.
+    #[error("S13: no state is copied while tokens behind it are uncertain")]
+    CopiesAreCertain,
+    /// S14.
+    #[error("S14: uncertain tokens fit the stages' logs")]
+    LogsSuffice,
 }
 
 /// An invariant that does not hold.
@@ -135,6 +141,10 @@ struct Open {
     slot: Slot,
     pages: Vec<PageId>,
     tokens: usize,
+    /// How many of these are certain.
+    certain: usize,
+    /// It has had others: it keeps its log until it is closed.
+    has_log: bool,
     /// A state was copied into its slot, or it needs none.
     restored: bool,
     /// It has run something.
@@ -143,13 +153,15 @@ struct Open {
     samples: Option<StepId>,
 }
 
-/// Follows the steps of one epoch as a stage would, and checks S1 to S10.
+/// Follows the steps of one epoch as a stage would, and checks S1 to S14 but for S12, which needs results.
 #[derive(Debug)]
 pub struct StepStream {
     next: StepId,
     page_tokens: usize,
     step_rows: usize,
     step_wanted: usize,
+    log_sessions: usize,
+    log_tokens: usize,
     open: BTreeMap<SessionId, Open>,
     slots: BTreeMap<Slot, SessionId>,
     /// By page: in how many tables it is.
@@ -165,6 +177,8 @@ impl StepStream {
             page_tokens: limits.page_tokens,
             step_rows: limits.step_rows,
             step_wanted: limits.step_wanted,
+            log_sessions: limits.log_sessions,
+            log_tokens: limits.log_tokens,
             open: BTreeMap::new(),
             slots: BTreeMap::new(),
             pages: BTreeMap::new(),
@@ -188,7 +202,8 @@ impl StepStream {
             Invariant::OneChunkPerSession.holds(seen.insert(chunk.session), chunk.session)?;
             self.run(step.id, chunk)?;
         }
-        Ok(())
+        let logs = self.open.values().filter(|open| open.has_log).count();
+        Invariant::LogsSuffice.holds(logs <= self.log_sessions, format_args!("{logs} of {}", self.log_sessions))
     }
 
     /// How many sessions are open.
@@ -198,7 +213,7 @@ impl StepStream {
 
     fn check_size(&self, step: &Step) -> Result<(), Broken> {
         let rows: usize = step.chunks.iter().map(|chunk| chunk.input.rows()).sum();
-        let wanted = step.chunks.iter().filter(|chunk| chunk.wanted != Wanted::Nothing).count();
+        let wanted: usize = step.chunks.iter().map(|chunk| chunk.wanted.wanted_rows(chunk.input.rows())).sum();
         Invariant::RowsWithinStep.holds(rows <= self.step_rows, format_args!("{rows} of {}", self.step_rows))?;
         Invariant::WantedWithinStep.holds(wanted <= self.step_wanted, format_args!("{wanted} of {}", self.step_wanted))
     }
@@ -209,7 +224,12 @@ impl StepStream {
             Operation::Grant { session, pages } => self.grant(*session, pages),
             Operation::Close { session } => self.end(*session),
             Operation::CopyPage { to, .. } => self.overwrite(*to),
-            Operation::CopyState { to, .. } => self.restore(*to),
+            Operation::CopyState { from, to } => {
+                let open = self.slots.get(from).map(|session| &self.open[session]);
+                let is_certain = open.is_none_or(|open| open.certain == open.tokens);
+                Invariant::CopiesAreCertain.holds(is_certain, format_args!("slot {} is copied", from.0))?;
+                self.restore(*to)
+            }
             Operation::Install { pages, slot, .. } => {
                 pages.iter().try_for_each(|page| self.overwrite(*page))?;
                 slot.map_or(Ok(()), |slot| self.restore(slot))
@@ -223,7 +243,9 @@ impl StepStream {
         let owner = self.slots.insert(slot, session);
         Invariant::SlotHasOneOwner.holds(owner.is_none(), format_args!("slot {} has two", slot.0))?;
         let restored = tokens == 0 || !self.has_states;
-        self.open.insert(session, Open { slot, pages: Vec::new(), tokens, restored, ran: false, samples: None });
+        let (certain, pages) = (tokens, Vec::new());
+        let open = Open { slot, pages, tokens, certain, has_log: false, restored, ran: false, samples: None };
+        self.open.insert(session, open);
         Ok(())
     }
 
@@ -271,10 +293,13 @@ impl StepStream {
         };
         let (start, rows) = (chunk.start as usize, chunk.input.rows());
         Invariant::ChunksContiguous.holds(
-            start == open.tokens && rows > 0,
-            format_args!("{rows} rows of {session} start at {start}, not {}", open.tokens),
+            (open.certain..=open.tokens).contains(&start) && rows > 0,
+            format_args!("{rows} rows of {session} start at {start}, not {} to {}", open.certain, open.tokens),
         )?;
-        open.tokens += rows;
+        let drafts = chunk.wanted.drafts() as usize;
+        Invariant::LogsSuffice.holds(drafts <= self.log_tokens, format_args!("{drafts} of {session}"))?;
+        (open.tokens, open.certain) = (start + rows, start + rows - drafts);
+        open.has_log |= drafts > 0;
         let room = open.pages.len() * self.page_tokens;
         Invariant::ChunkHasPages
             .holds(open.tokens <= room, format_args!("{session} has {} tokens and room for {room}", open.tokens))?;

@@ -5,6 +5,8 @@
 //! thousands of sessions runs in a test in milliseconds. What must always hold is in [`invariants`].
 
 pub mod coordinator;
+pub mod disk;
+pub mod drafts;
 pub mod invariants;
 pub mod limits;
 pub mod membership;

@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use paceline_proto::EntryKey;
+
 /// Waiting sessions: beyond some hundreds a new one would wait longer than its client does.
 pub const QUEUE: usize = 256;
 /// A client that has waited this long for a place is told so rather than kept.
@@ -75,10 +77,16 @@ pub struct Limits {
     pub restores: u32,
     /// How long a step may be overdue; nothing where no other row could be placed, so that waiting is all one can do.
     pub step_deadline: Option<Duration>,
+    /// The root of what the stages keep on disks; nothing where not all of them have one.
+    pub disk: Option<EntryKey>,
     /// Rows of a step, decode and prefill together: the stages' buffers hold as many.
     pub step_rows: usize,
     /// Rows of a step of which a token or a vector is wanted: the tail's logits hold as many.
     pub step_wanted: usize,
+    /// Sessions that may have uncertain tokens at once; with 0 no drafts are run.
+    pub log_sessions: usize,
+    /// Uncertain tokens that a session may have: the stages' logs hold as many.
+    pub log_tokens: usize,
     /// Steps in flight: every link holds at least as many frames, so that no send in the ring ever waits.
     pub credits: usize,
     /// Rows of prompt in a step while nobody decodes.
@@ -123,8 +131,11 @@ impl Limits {
             restore_deadline: RESTORE_DEADLINE,
             restores: RESTORES,
             step_deadline: Some(STEP_DEADLINE),
+            disk: None,
             step_rows: PREFILL_ROWS + slots,
             step_wanted: slots + 1,
+            log_sessions: 0,
+            log_tokens: 0,
             credits: CREDITS_PER_STAGE * stages,
             prefill_rows: PREFILL_ROWS,
             prefill_percent: PREFILL_PERCENT,
@@ -161,7 +172,8 @@ impl Limits {
     pub fn same_memory(&self, other: &Self) -> bool {
         let states = |limits: &Self| (limits.slots, limits.snapshots, limits.has_states);
         let memory = |limits: &Self| (limits.pages, limits.page_tokens, limits.context);
-        states(self) == states(other) && memory(self) == memory(other)
+        let logs = |limits: &Self| (limits.log_sessions, limits.log_tokens);
+        states(self) == states(other) && memory(self) == memory(other) && logs(self) == logs(other)
     }
 
     /// Whether anything can be reused when its session is over.

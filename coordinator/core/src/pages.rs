@@ -105,6 +105,15 @@ impl PagePool {
         &table.pages[before..]
     }
 
+    /// A table of its own for `pages` of the pages promised to `table`.
+    ///
+    /// # Panics
+    /// When fewer were promised.
+    pub fn split(&self, table: &mut PageTable, pages: usize) -> PageTable {
+        table.reserved = table.reserved.checked_sub(pages).expect("no more is split off than was promised");
+        PageTable { pages: Vec::new(), reserved: pages }
+    }
+
     /// Appends a page in use to `table`, which is one more holder of it.
     ///
     /// # Panics

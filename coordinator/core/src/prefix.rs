@@ -17,7 +17,7 @@ mod snapshots;
 #[cfg(test)]
 mod tests;
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::ops::Bound;
 
 use paceline_proto::{PageId, Slot};
@@ -121,6 +121,10 @@ pub struct PrefixIndex {
     /// What the last evicted snapshot was worth.
     inflation: u64,
     counts: PrefixCounts,
+    /// Snapshots that ever came.
+    numbers: u64,
+    /// Snapshots that came since somebody asked; the oldest are left out of more than there can be.
+    added: VecDeque<(Slot, u64)>,
 }
 
 impl PrefixIndex {
@@ -139,6 +143,8 @@ impl PrefixIndex {
             clock: 0,
             inflation: 0,
             counts: PrefixCounts::default(),
+            numbers: 0,
+            added: VecDeque::new(),
         }
     }
 
@@ -221,6 +227,16 @@ impl PrefixIndex {
         }
         pages.reverse();
         pages
+    }
+
+    /// The tokens from the root to `node`.
+    pub fn tokens_to(&self, mut node: NodeId) -> Vec<u32> {
+        let mut way = Vec::with_capacity(self.node(node).depth);
+        while node != ROOT {
+            way.push(node);
+            node = self.node(node).parent;
+        }
+        way.iter().rev().flat_map(|id| self.node(*id).tokens.iter().copied()).collect()
     }
 
     /// The page of a node.

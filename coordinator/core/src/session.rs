@@ -1,7 +1,7 @@
 //! A session's core: one conversation's turn, from its prompt to its end.
 //!
 //! Read [`Session::on`]. It opens itself with the coordinator, wants its prompt run, then wants each sampled token
-//! run in turn, and knows the three ways to end by itself: an end token, a stop string that the text side found,
+//! run in turn together with its guesses at what follows ([`Drafter`]), and knows the three ways to end by itself: an end token, a stop string that the text side found,
 //! and the limit of tokens. When it is interrupted it opens again, and wants all tokens run that it has.
 //!
 //! An end token is not emitted, since it has no text, but it was computed and it counts as a completion token; the
@@ -13,9 +13,10 @@ mod tests;
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use paceline_proto::{Outcome, SampledToken, SamplingSettings, Wanted};
+use paceline_proto::{Drafted, Outcome, SampledToken, SamplingSettings, Verified, Wanted};
 
 use crate::coordinator::{Input, Loss, Opening, Refusal, Wish};
+use crate::drafts::{DraftSettings, Drafter};
 use crate::reuse::Reuse;
 
 /// What a session is to do.
@@ -27,6 +28,8 @@ pub struct Request {
     pub boundaries: Vec<usize>,
     /// How the tail chooses tokens.
     pub sampling: SamplingSettings,
+    /// Which drafts it may have. They change how fast its tokens come, and nothing else.
+    pub drafts: DraftSettings,
     /// What to produce.
     pub goal: Goal,
 }
@@ -72,6 +75,8 @@ pub enum Event {
         outcome: Outcome,
         /// How many tokens are run.
         position: usize,
+        /// How many drafts the chunk had.
+        drafts: usize,
     },
     /// The text side found a stop string, which the session's `tokens`-th new token completed. If that was the last
     /// token allowed, the session has finished already: then [`Finish::stopped`] corrects what it said.
@@ -83,7 +88,7 @@ pub enum Event {
     ClientLeft,
     /// The coordinator lost it.
     Lost(Loss),
-    /// The reader is slow: the output has room for one more token only. The session wants nothing further.
+    /// The reader is slow: the output has room only for what is under way. The session wants nothing further.
     Full,
     /// The output has room again.
     Room,
@@ -120,11 +125,12 @@ pub struct Finish {
 }
 
 impl Finish {
-    /// The same end, when the text side found a stop string in the last token allowed: not the limit ended it.
+    /// The same end, when the text side found a stop string in the last tokens that came: not the limit ended it, nor an
+    /// end token behind.
     #[must_use]
     pub fn stopped(self, tokens: usize) -> Self {
         let completion_tokens = tokens.min(self.usage.completion_tokens);
-        Self { reason: FinishReason::Stop, usage: Usage { completion_tokens, ..self.usage }, ..self }
+        Self { reason: FinishReason::Stop, end_token: None, usage: Usage { completion_tokens, ..self.usage }, ..self }
     }
 }
 
@@ -144,7 +150,7 @@ pub enum FinishReason {
 }
 
 /// What a session took.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Usage {
     /// Tokens of the prompt.
     pub prompt_tokens: usize,
@@ -152,6 +158,10 @@ pub struct Usage {
     pub completion_tokens: usize,
     /// Tokens of the prompt that were not run anew.
     pub cached_tokens: usize,
+    /// Drafts that were run.
+    pub drafts: usize,
+    /// Of these, new tokens.
+    pub accepted_drafts: usize,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -175,6 +185,9 @@ pub struct Session {
     /// When it was first let in.
     reuse: Option<Reuse>,
     completion_tokens: usize,
+    drafter: Drafter,
+    drafts: usize,
+    accepted_drafts: usize,
     full: bool,
     /// What to want when there is room again.
     postponed: Option<Wish>,
@@ -183,7 +196,7 @@ pub struct Session {
 impl Session {
     /// A session that waits for [`Event::Begin`].
     pub fn new(request: Request) -> Self {
-        let Request { prompt, mut boundaries, mut sampling, goal } = request;
+        let Request { prompt, mut boundaries, mut sampling, drafts, goal } = request;
         boundaries.retain(|boundary| (1..=prompt.len()).contains(boundary));
         boundaries.sort_unstable();
         boundaries.dedup();
@@ -201,6 +214,9 @@ impl Session {
             sampling,
             reuse: None,
             completion_tokens: 0,
+            drafter: Drafter::new(drafts),
+            drafts: 0,
+            accepted_drafts: 0,
             full: false,
             postponed: None,
         }
@@ -213,7 +229,10 @@ impl Session {
             (State::New, Event::Begin) => self.begin(actions),
             (State::Waiting, Event::Opened(reuse)) => self.opened(reuse, actions),
             (State::Waiting, Event::Refused(refusal)) => self.finish(FinishReason::Refused(refusal), None, actions),
-            (State::Running, Event::Outcome { outcome, position }) => self.outcome(outcome, position, actions),
+            (State::Running, Event::Outcome { outcome, position, drafts }) => {
+                self.drafts += drafts;
+                self.outcome(outcome, position, actions);
+            }
             (State::Running, Event::Interrupted) => self.interrupted(actions),
             (State::Waiting | State::Running, Event::Stopped { tokens }) => self.stopped(tokens, actions),
             (_, Event::Lost(loss)) => self.finish(FinishReason::Lost(loss), None, actions),
@@ -260,7 +279,7 @@ impl Session {
         self.state = State::Running;
         self.reuse.get_or_insert(reuse);
         let wanted = if self.goal == Goal::Vector { Wanted::Vector } else { Wanted::Sample };
-        self.want(Wish { input: Input::Tokens(self.tokens[reuse.cached..].to_vec()), wanted }, actions);
+        self.want(Wish::new(Input::Tokens(self.tokens[reuse.cached..].to_vec()), wanted), actions);
     }
 
     /// Everything that is known of the answer so far is in the tokens.
@@ -281,9 +300,10 @@ impl Session {
         match outcome {
             Outcome::Stored => {}
             Outcome::Sampled(sampled) => {
-                assert_eq!(position, self.tokens.len(), "a token came out of order");
-                self.sampled(sampled, actions);
+                let verified = Verified { tokens: vec![sampled], drafted: Vec::new() };
+                self.verified(verified, position, actions);
             }
+            Outcome::Verified(verified) => self.verified(verified, position, actions),
             Outcome::Vector(vector) => {
                 actions.push(Action::Vector(vector));
                 self.leave(FinishReason::Stop, None, actions);
@@ -292,18 +312,37 @@ impl Session {
         }
     }
 
-    fn sampled(&mut self, sampled: SampledToken, actions: &mut Vec<Action>) {
-        self.completion_tokens += 1;
-        let token = sampled.token;
-        if self.ends(token) {
-            return self.leave(FinishReason::Stop, Some(sampled), actions);
+    /// Takes in tokens that follow, up to the one that ends it.
+    fn verified(&mut self, verified: Verified, position: usize, actions: &mut Vec<Action>) {
+        let Verified { tokens, drafted } = verified;
+        assert_eq!(position + 1, self.tokens.len() + tokens.len(), "tokens came out of order");
+        self.drafter.learn(&tokens.iter().map(|sampled| sampled.token));
+        let accepted = tokens.len() - 1;
+        for (place, sampled) in tokens.into_iter().enumerate() {
+            self.completion_tokens += 1;
+            self.accepted_drafts += usize::from(place < accepted);
+            let token = sampled.token;
+            if self.ends(token) {
+                return self.leave(FinishReason::Stop, Some(sampled), actions);
+            }
+            self.tokens.push(token);
+            actions.push(Action::Emit(sampled));
+            if self.tokens.len() >= self.token_limit() {
+                return self.leave(FinishReason::Length, None, actions);
+            }
         }
-        self.tokens.push(token);
-        actions.push(Action::Emit(sampled));
-        if self.tokens.len() >= self.token_limit() {
-            return self.leave(FinishReason::Length, None, actions);
-        }
-        self.want(next(token), actions);
+        let next = self.next(&drafted);
+        self.want(next, actions);
+    }
+
+    /// The wish for what follows the last token, with what may.
+    fn next(&mut self, drafted: &[Drafted]) -> Wish {
+        let last = *self.tokens.last().expect("it has got a token");
+        // the one behind the last draft must be one that it may have
+        let most = self.token_limit() - self.tokens.len() - 1;
+        let drafts = self.drafter.drafts(&self.tokens, drafted, most);
+        let wish = Wish::new(Input::Tokens(vec![last]), Wanted::Sample);
+        Wish { drafts, proposals: self.drafter.proposals(), ..wish }
     }
 
     fn ends(&self, token: u32) -> bool {
@@ -333,12 +372,9 @@ impl Session {
             prompt_tokens: self.prompt_tokens,
             completion_tokens: self.completion_tokens,
             cached_tokens: reuse.cached,
+            drafts: self.drafts,
+            accepted_drafts: self.accepted_drafts,
         };
         actions.push(Action::Finish(Finish { reason, end_token, usage, reuse }));
     }
-}
-
-/// The wish for the token after `token`.
-fn next(token: u32) -> Wish {
-    Wish { input: Input::Tokens(vec![token]), wanted: Wanted::Sample }
 }

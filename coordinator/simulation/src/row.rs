@@ -270,6 +270,7 @@ fn results(frame: Frame) -> StepDone {
             (true, _) => Outcome::Void,
             (false, Wanted::Nothing) => Outcome::Stored,
             (false, Wanted::Sample) => Outcome::Sampled(SampledToken { token: 0, logprobs: None }),
+            (false, Wanted::Verify(_)) => Outcome::Failed("the simulation has no drafts".to_owned()),
             (false, Wanted::Vector) => Outcome::Vector(Vec::new()),
         };
         ChunkResult { session: chunk.session, outcome }

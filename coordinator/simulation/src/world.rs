@@ -6,6 +6,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use paceline_core::coordinator::{Accounts, Action, Event, Status};
+use paceline_core::drafts::DraftSettings;
 use paceline_core::invariants::{Broken, StepStream, accounts_balance};
 use paceline_core::session::{Finish, FinishReason, Goal, Request, TokenGoal};
 use paceline_core::{Coordinator, Refusal, Session, session};
@@ -263,8 +264,8 @@ impl<'a> Simulation<'a> {
             Action::Opened { session, reuse } => self.answer(session, session::Event::Opened(reuse)),
             Action::Refused { session, refusal } => self.answer(session, session::Event::Refused(refusal)),
             Action::Send { step, .. } => self.send(step),
-            Action::Outcome { session, outcome, position } => {
-                self.answer(session, session::Event::Outcome { outcome, position });
+            Action::Outcome { session, outcome, position, drafts } => {
+                self.answer(session, session::Event::Outcome { outcome, position, drafts });
             }
             Action::Interrupted { session } => {
                 let position = self.clients.get(&client(session)).map_or(0, |client| client.position);
@@ -276,8 +277,8 @@ impl<'a> Simulation<'a> {
                 let at = self.events.now() + self.scenario.message;
                 self.events.post(at, Mail::Row(self.row.epoch, RowEvent::Cancel(session)));
             }
-            // Nobody holds a row here, so none is ever still.
-            Action::Closed { .. } | Action::Still { .. } => {}
+            // Nobody holds a row here, so none is ever still; nor are there disks.
+            Action::Closed { .. } | Action::Still { .. } | Action::Order { .. } => {}
             Action::Lost { session, loss } => self.answer(session, session::Event::Lost(loss)),
         }
     }
@@ -350,6 +351,7 @@ fn new_session(visit: &Visit, context: usize) -> Session {
         prompt: vec![0; visit.prompt],
         boundaries: Vec::new(),
         sampling: SamplingSettings::default(),
+        drafts: DraftSettings::NONE,
         goal: Goal::Tokens(goal),
     })
 }

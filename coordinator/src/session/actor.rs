@@ -10,7 +10,7 @@ use actix::{Actor, ActorContext, ActorFutureExt, Addr, AsyncContext, Context, Ha
 use paceline_core::session::{Action, Event, Finish};
 use paceline_core::{Reuse, Session};
 use paceline_proto::{SampledToken, SessionId};
-use paceline_text::TextStream;
+use paceline_text::{Piece, TextStream};
 use tokio::sync::oneshot;
 use tracing::{Span, debug, warn};
 
@@ -136,9 +136,18 @@ impl SessionActor {
         }
     }
 
-    /// A stop string is complete: the core hears of it before anything that it wanted after this token is done.
+    /// A stop string is complete: the core hears of it before anything that it wanted after this token is done. Tokens that
+    /// came together with this one are not part of the answer, nor is an end among them.
     fn end_here(&mut self, actions: &mut VecDeque<Action>) {
-        actions.retain(|action| !matches!(action, Action::Want(_)));
+        let came_more = actions.iter().any(|action| matches!(action, Action::Emit(_)));
+        actions.retain(|action| !matches!(action, Action::Want(_) | Action::Emit(_)));
+        for action in actions.iter_mut() {
+            if let Action::Finish(finish) = action
+                && (came_more || finish.end_token.is_some())
+            {
+                *finish = finish.clone().stopped(self.tokens);
+            }
+        }
         let mut rest = Vec::new();
         self.core.on(Event::Stopped { tokens: self.tokens }, &mut rest);
         actions.extend(rest);
@@ -164,14 +173,14 @@ impl SessionActor {
             metrics::first_token(self.times.timings());
         }
         self.tokens += 1;
-        let emit = self.text.push(sampled.token);
-        let update = TokenUpdate { token: sampled.token, text: emit.text, logprobs: sampled.logprobs };
+        let Piece { text, marks, stopped } = self.text.push(sampled.token);
+        let update = TokenUpdate { token: sampled.token, text, marks, logprobs: sampled.logprobs };
         self.outbox.send(Update::Token(update));
-        emit.stopped.map(|index| self.stops[index].clone())
+        stopped.map(|index| self.stops[index].clone())
     }
 
     fn finish(&mut self, finish: Finish, stop: Option<String>) {
-        let rest = if stop.is_some() { paceline_text::Emit::default() } else { self.text.finish() };
+        let rest = if stop.is_some() { Piece::default() } else { self.text.finish() };
         let stop = stop.or_else(|| rest.stopped.map(|index| self.stops[index].clone()));
         let update = match ended(finish.reason, stop) {
             Ok(reason) => {
@@ -181,6 +190,7 @@ impl SessionActor {
                 Update::Finished(Finished {
                     reason,
                     text: rest.text,
+                    marks: rest.marks,
                     usage: finish.usage,
                     reuse: finish.reuse,
                     timings,

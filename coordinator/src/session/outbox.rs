@@ -2,16 +2,17 @@
 
 use std::collections::VecDeque;
 
+use paceline_core::drafts::MOST_DRAFTS;
 use tokio::sync::mpsc::{self, error::TrySendError};
 
 use crate::engine::Update;
 
 /// Updates that wait for a slow reader before its session pauses: some seconds of reading.
-pub(crate) const UPDATES: usize = 64;
-/// A session is paused when so few places are left.
-const FEW: usize = 2;
-/// What may come after the session was paused: tokens under way, and the end.
-const AFTER_PAUSE: usize = 4;
+pub(crate) const UPDATES: usize = 128;
+/// A session is paused when so few places are left: the tokens of one chunk, whose drafts may all be right, and the end.
+const FEW: usize = MOST_DRAFTS + 2;
+/// What may come after the session was paused: what is under way, and the end.
+const AFTER_PAUSE: usize = 2 * FEW;
 
 /// The session's end of the channel to its client.
 pub(crate) struct Outbox {

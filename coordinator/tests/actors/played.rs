@@ -4,12 +4,12 @@ use std::path::Path;
 use std::sync::{Arc, Mutex};
 
 use paceline_coordinator::actor::{Control, start};
-use paceline_coordinator::{Engine, Generate, ModelCard, Placed, Service, Shards, StageCard};
+use paceline_coordinator::{DraftSettings, Engine, Generate, ModelCard, Placed, Service, Shards, StageCard};
 use paceline_core::Limits;
 use paceline_gguf::Gguf;
 use paceline_proto::{
     Chunk, ChunkResult, Epoch, Frame, Outcome, Reply, SampledToken, SamplingSettings, SessionId, StageTime, StepDone,
-    Wanted,
+    TierOrder, Wanted,
 };
 use paceline_text::Tokenizer;
 use paceline_transport::{FrameSender, ReplySender, local};
@@ -71,6 +71,10 @@ struct NoShards;
 
 impl Shards for NoShards {
     fn cancel(&self, _: SessionId) {}
+
+    fn order(&self, _: usize, _: TierOrder) -> bool {
+        false
+    }
 }
 
 pub(crate) fn token_at(position: u32) -> u32 {
@@ -86,6 +90,7 @@ pub(crate) fn placed(epoch: u32, script: Script) -> (Placed, local::LocalReplies
         head: Box::new(PlayedRow { replies: replies.clone(), script, steps: 0 }),
         replies: receiver,
         shards: Box::new(NoShards),
+        tiers: tokio::sync::mpsc::channel(1).1,
         stages: vec![StageCard::default()],
     };
     (placed, replies)
@@ -106,6 +111,7 @@ pub(crate) fn text_side() -> Service {
         parameters: 1,
         file_bytes: 1,
         stages: 0,
+        drafts: DraftSettings::NONE,
     };
     let tokenizer = Arc::new(Tokenizer::from_gguf(&gguf).expect("a vocabulary"));
     Service { model, tokenizer, template: None }

@@ -15,7 +15,7 @@ fn a_slow_reader_pauses_its_session_and_loses_nothing() {
         settle(&engine).await;
         let paused = engine.status().await.expect("status");
         assert!(
-            paused.decode_tokens < 80,
+            paused.decode_tokens < 140,
             "{} tokens were computed for a client that reads none",
             paused.decode_tokens
         );
@@ -46,7 +46,7 @@ fn a_slow_reader_pauses_its_session_and_loses_nothing() {
 #[test]
 fn an_answer_that_ends_while_its_reader_sleeps_is_kept_whole() {
     // Around the size of the channel every way to be full at the end comes up.
-    for tokens in 55..75 {
+    for tokens in (85..105).chain(120..135) {
         run(async move {
             let (engine, _control) = service(Script::Answers);
             let mut slow = engine.generate(request(tokens)).await.expect("admitted");

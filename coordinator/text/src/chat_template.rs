@@ -7,11 +7,14 @@
 mod boundaries;
 mod clock;
 mod json;
+mod manners;
 mod messages;
 mod python;
 #[cfg(test)]
 mod tests;
 
+use std::collections::BTreeSet;
+use std::sync::{Arc, OnceLock};
 use std::time::SystemTime;
 
 use minijinja::syntax::SyntaxConfig;
@@ -20,6 +23,8 @@ use minijinja::{Environment, ErrorKind, context};
 use serde_json::Map;
 
 pub use self::boundaries::EncodedChat;
+use self::manners::Manners;
+use crate::answer::AnswerFormat;
 use crate::error::{Error, Result};
 use crate::special_tokens::Special;
 use crate::tokenizer::Tokenizer;
@@ -65,6 +70,11 @@ pub struct ChatTemplate {
     environment: Environment<'static>,
     bos: Option<String>,
     eos: Option<String>,
+    format: AnswerFormat,
+    /// Names that the template looks at.
+    variables: BTreeSet<String>,
+    /// Found out when first needed, which takes a few renderings.
+    manners: Arc<OnceLock<Manners>>,
 }
 
 impl ChatTemplate {
@@ -78,8 +88,27 @@ impl ChatTemplate {
         environment
             .add_template_owned(NAME, python::without_generation_tags(source))
             .map_err(|error| Error::TemplateSyntax(error.to_string()))?;
+        let variables = environment.get_template(NAME).map(|template| template.undeclared_variables(false));
+        let variables = variables.unwrap_or_default().into_iter().collect();
         let spelling = |token: Option<u32>| token.and_then(|token| tokenizer.token_spelling(token)).map(str::to_owned);
-        Ok(Self { environment, bos: spelling(tokenizer.bos()), eos: spelling(tokenizer.eos()) })
+        Ok(Self {
+            environment,
+            bos: spelling(tokenizer.bos()),
+            eos: spelling(tokenizer.eos()),
+            format: AnswerFormat::detect(source, tokenizer),
+            variables,
+            manners: Arc::default(),
+        })
+    }
+
+    /// Whether the template looks at a variable of this name, such as `enable_thinking`.
+    pub fn knows_variable(&self, name: &str) -> bool {
+        self.variables.contains(name)
+    }
+
+    /// How a model writes answers that was trained on this template.
+    pub fn answer_format(&self) -> &AnswerFormat {
+        &self.format
     }
 
     /// Compiles the model's own template, or ChatML if it has none but its vocabulary is ChatML's.
@@ -93,7 +122,17 @@ impl ChatTemplate {
 
     /// Renders a conversation. Encode the text with [`Special::Parse`] and without adding a beginning token.
     pub fn render(&self, request: &RenderRequest<'_>) -> Result<String> {
-        let context = self.context(request)?;
+        let messages = messages::normalize(request.messages)?;
+        let manners = self.manners.get_or_init(|| Manners::of(self));
+        self.render_context(self.context(request, manners.apply(messages)))
+    }
+
+    /// Renders what the template may refuse.
+    fn render_as_it_is(&self, request: &RenderRequest<'_>) -> Result<String> {
+        self.render_context(self.context(request, messages::normalize(request.messages)?))
+    }
+
+    fn render_context(&self, context: Value) -> Result<String> {
         std::thread::scope(|scope| {
             let builder = std::thread::Builder::new().name(NAME.to_owned()).stack_size(STACK_BYTES);
             let rendering = builder.spawn_scoped(scope, || self.render_here(context));
@@ -118,8 +157,7 @@ impl ChatTemplate {
         Ok(rendered.starts_with(&conversation).then_some(conversation.len()))
     }
 
-    fn context(&self, request: &RenderRequest<'_>) -> Result<Value> {
-        let messages = messages::normalize(request.messages)?;
+    fn context(&self, request: &RenderRequest<'_>, messages: Vec<serde_json::Value>) -> Value {
         let now = request.now.unwrap_or_else(SystemTime::now);
         let own = context! {
             messages => Value::from(Serde(messages)),
@@ -131,10 +169,10 @@ impl ChatTemplate {
             eos_token => self.eos.as_deref().unwrap_or(""),
             strftime_now => Value::from_function(move |format: String| clock::format(now, &format)),
         };
-        Ok(match request.kwargs {
+        match request.kwargs {
             Some(kwargs) => context! { ..own, ..Value::from(Serde(kwargs)) },
             None => own,
-        })
+        }
     }
 }
 

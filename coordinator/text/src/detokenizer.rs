@@ -22,6 +22,11 @@ impl Detokenizer {
         Self { tokenizer, special_tokens: false, at_text_start: false, pending: Vec::new(), piece: String::new() }
     }
 
+    /// Whose tokens it writes.
+    pub(crate) fn tokenizer(&self) -> &Arc<Tokenizer> {
+        &self.tokenizer
+    }
+
     /// Also writes control tokens, as they are spelled.
     #[must_use]
     pub fn with_special_tokens(mut self) -> Self {

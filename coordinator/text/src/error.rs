@@ -102,6 +102,9 @@ pub enum Error {
     /// The template ran too long, wrote too much or nested too deep.
     #[error("the chat template exceeds the limits on work and output: {0}")]
     TemplateLimit(String),
+    /// No answer can be held to the grammar that is asked for.
+    #[error("{0}")]
+    Grammar(#[from] paceline_grammar::Error),
     /// A content part that is not text.
     #[error("message {message} has a content part of type {kind:?}; only text is supported")]
     UnsupportedContent {

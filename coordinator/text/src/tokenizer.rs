@@ -5,7 +5,9 @@ mod tests;
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
+
+use paceline_grammar::{Speller, Spelling};
 
 use crate::byte_alphabet;
 use crate::byte_pairs::BytePairs;
@@ -64,6 +66,8 @@ pub struct Tokenizer {
     byte_ends: Vec<usize>,
     /// Sorted.
     end_of_generation: Vec<u32>,
+    /// Made when first needed.
+    speller: OnceLock<Arc<Speller>>,
 }
 
 impl Tokenizer {
@@ -87,6 +91,7 @@ impl Tokenizer {
             encoder,
             special_tokens: SpecialTokens::new(&vocabulary),
             end_of_generation: end_of_generation(&vocabulary, &ids),
+            speller: OnceLock::new(),
             ids,
             vocabulary,
             bytes,
@@ -205,6 +210,34 @@ impl Tokenizer {
     /// The token that ends a text.
     pub fn eos(&self) -> Option<u32> {
         self.vocabulary.eos
+    }
+
+    /// Knows how the tokens are spelled, for texts that must follow a grammar. Tokens that steer the model, and those
+    /// that look like tags, stand for themselves and write nothing.
+    ///
+    /// # Errors
+    /// A vocabulary that cannot be held to any grammar.
+    pub fn speller(&self) -> Result<Arc<Speller>> {
+        if let Some(speller) = self.speller.get() {
+            return Ok(Arc::clone(speller));
+        }
+        let spellings = (0..self.vocabulary_size() as u32).map(|token| self.spelling(token));
+        let speller = Arc::new(Speller::new(spellings, &self.end_of_generation)?);
+        Ok(Arc::clone(self.speller.get_or_init(|| speller)))
+    }
+
+    fn spelling(&self, token: u32) -> Spelling<'_> {
+        let name = self.token_spelling(token).unwrap_or_default();
+        let is_tag =
+            matches!((name.chars().next(), name.chars().last()), (Some('<'), Some('>')) | (Some('['), Some(']')));
+        match self.token_kind(token) {
+            TokenKind::Normal | TokenKind::Byte => Spelling::Text(self.token_bytes(token)),
+            TokenKind::UserDefined if !is_tag => Spelling::Text(self.token_bytes(token)),
+            TokenKind::UserDefined | TokenKind::Control | TokenKind::Unknown if !name.is_empty() => {
+                Spelling::Special(name)
+            }
+            _ => Spelling::Unused,
+        }
     }
 
     /// Whether the vocabulary asks for texts to begin with [`bos`](Self::bos).

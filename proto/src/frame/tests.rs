@@ -7,7 +7,8 @@ use super::*;
 use crate::ids::{Epoch, PageId, SessionId, Slot, StepId};
 use crate::sampling::SamplingSettings;
 use crate::step::{
-    Chunk, ChunkInput, ChunkResult, Logprobs, Operation, Outcome, Reused, SampledToken, TokenLogprob, Wanted,
+    Chunk, ChunkInput, ChunkResult, Drafted, Logprobs, Operation, Outcome, Reused, SampledToken, TokenLogprob,
+    Verified, Verify, Wanted,
 };
 use crate::tiers::Ticket;
 
@@ -41,7 +42,9 @@ fn chunk() -> impl Strategy<Value = Chunk> {
         prop::collection::vec(any::<[u32; 4]>(), 1..5).prop_map(|positions| ChunkInput::Rows { positions }),
         any::<u64>().prop_map(|step| ChunkInput::Sampled { step: StepId(step) }),
     ];
-    let wanted = prop_oneof![Just(Wanted::Nothing), Just(Wanted::Sample), Just(Wanted::Vector)];
+    let verify = any::<(u32, u32, u16)>()
+        .prop_map(|(drafts, propose, least_probability)| Wanted::Verify(Verify { drafts, propose, least_probability }));
+    let wanted = prop_oneof![Just(Wanted::Nothing), Just(Wanted::Sample), Just(Wanted::Vector), verify];
     (session(), any::<u32>(), input, wanted, any::<bool>()).prop_map(|(session, start, input, wanted, void)| Chunk {
         session,
         start,
@@ -129,6 +132,10 @@ fn results_survive_the_wire() {
         Outcome::Stored,
         Outcome::Void,
         Outcome::Vector(vec![1.0, -2.0]),
+        Outcome::Verified(Verified {
+            tokens: vec![SampledToken { token: 5, logprobs: logprobs.clone() }; 2],
+            drafted: vec![Drafted { token: 6, probability: 0.5 }],
+        }),
         Outcome::Sampled(SampledToken { token: 5, logprobs }),
     ];
     let results = outcomes.into_iter().map(|outcome| ChunkResult { session, outcome }).collect();

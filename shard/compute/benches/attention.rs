@@ -11,7 +11,7 @@ use std::time::Instant;
 
 use paceline_compute::cpu::CpuDevice;
 use paceline_compute::cpu::simd::Isa;
-use paceline_compute::device::{ChunkRows, MemoryOperation, MemorySpec, ReadBuffer, StepInputs};
+use paceline_compute::device::{ChunkLog, ChunkRows, LogSpec, MemoryOperation, MemorySpec, ReadBuffer, StepInputs};
 use paceline_compute::program::{CacheSpec, Heads, Op, Program, Recorded, Rope, RopeStyle, RowSpace};
 use paceline_compute::{Device, LoadedStage};
 use paceline_gguf::testing::GgufWriter;
@@ -63,6 +63,7 @@ fn measure(shape: &Shape, kind: KvType, threads: usize, isa: Isa) {
         value_type: kind,
         rows: 512,
         wanted: 1,
+        logs: LogSpec::NONE,
     };
     let model = Arc::new(Gguf::from_vec(GgufWriter::new().to_vec(), "empty").expect("the writer writes valid files"));
     let mut stage = device.load(program(shape), &model, memory, &mut |_| ()).expect("the memory can be had");
@@ -134,7 +135,7 @@ fn fill(stage: &mut dyn LoadedStage, pages: usize) {
 /// interrupted less often than that.
 fn time(stage: &mut dyn LoadedStage, rows: usize, depth: usize) -> f64 {
     let pages: Vec<u32> = (0..(depth + rows).div_ceil(PAGE_TOKENS) as u32).collect();
-    let chunks = [ChunkRows { first_row: 0, rows, start: depth, slot: 0, pages: &pages }];
+    let chunks = [ChunkRows { first_row: 0, rows, start: depth, slot: 0, pages: &pages, log: ChunkLog::default() }];
     let positions: Vec<[u32; 4]> = (0..rows).map(|row| [(depth + row) as u32; 4]).collect();
     let inputs = StepInputs { chunks: &chunks, tokens: &[], vectors: &[], positions: &positions, wanted: &[] };
     let mut shortest = vec![f64::INFINITY; stage.program().ops.len()];

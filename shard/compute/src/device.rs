@@ -34,6 +34,29 @@ pub struct MemorySpec {
     pub rows: usize,
     /// The most rows of one step whose results are wanted.
     pub wanted: usize,
+    /// Logs of uncertain tokens, in every recurrent layer.
+    pub logs: LogSpec,
+}
+
+/// The logs that a stage reserves beside its states; none if nothing is ever uncertain.
+///
+/// A log holds the inputs of recurrent layers from tokens that may yet be rejected: a small part of a state for each.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct LogSpec {
+    /// How many sessions may have uncertain tokens at once.
+    pub sessions: usize,
+    /// The most uncertain tokens of a session.
+    pub tokens: usize,
+}
+
+impl LogSpec {
+    /// No logs: nothing is ever uncertain.
+    pub const NONE: Self = Self { sessions: 0, tokens: 0 };
+
+    /// The most uncertain tokens of all sessions.
+    pub fn rows(&self) -> usize {
+        self.sessions.saturating_mul(self.tokens)
+    }
 }
 
 /// Bytes that a loaded stage occupies.
@@ -62,6 +85,45 @@ pub struct ChunkRows<'a> {
     pub slot: usize,
     /// The session's pages: token `t` lies in `pages[t / page_tokens]`.
     pub pages: &'a [u32],
+    /// Which of its tokens are uncertain.
+    pub log: ChunkLog,
+}
+
+impl ChunkRows<'_> {
+    /// Its rows and those that are replayed before them.
+    pub fn replayed_and_rows(&self) -> usize {
+        self.log.before + self.rows
+    }
+
+    /// How many of those the state has behind it after the step.
+    pub fn certain(&self) -> usize {
+        self.replayed_and_rows() - self.log.uncertain
+    }
+
+    /// Those that are logged in the step: uncertain rows of the chunk, counted from the first replayed one.
+    pub fn newly_uncertain(&self) -> Range<usize> {
+        self.certain().max(self.log.before)..self.replayed_and_rows()
+    }
+
+    /// The position of a row, counted from the first replayed one.
+    pub fn position(&self, index: usize) -> usize {
+        self.start - self.log.before + index
+    }
+}
+
+/// Uncertain tokens around a chunk; the default is of a chunk that has none.
+///
+/// Before the step the state of the chunk's session is the one behind its token `start - before`, and its log holds the
+/// tokens from there on, of which those from `start` on are forgotten. After the step the state is the one behind
+/// its token `end - uncertain`, where the chunk ends with token `end`, and the log holds those from there on.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct ChunkLog {
+    /// Which of the logs is the session's: below [`LogSpec::sessions`], where anything is uncertain.
+    pub place: usize,
+    /// How many tokens before the chunk are logged and not in the state.
+    pub before: usize,
+    /// How many of the last tokens, at most `before` and the chunk's rows, may yet be rejected.
+    pub uncertain: usize,
 }
 
 /// All that changes from step to step: uploaded once, read by every operation.
@@ -126,6 +188,15 @@ pub enum MemoryPart {
         state: State,
         /// The slot.
         slot: usize,
+    },
+    /// What the log of one recurrent layer holds of one token.
+    Logged {
+        /// The layer's memory.
+        state: State,
+        /// Which of the logs.
+        place: usize,
+        /// The token's position in its session.
+        position: usize,
     },
 }
 

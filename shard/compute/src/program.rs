@@ -341,6 +341,15 @@ pub enum Op {
         /// `(width)`.
         bias: Weight,
     },
+    /// `output = [first, second]`, row by row.
+    Join {
+        /// `(rows, width of first)`.
+        first: Buffer,
+        /// `(rows, width of second)`.
+        second: Buffer,
+        /// `(rows, both widths)`.
+        output: Buffer,
+    },
     /// Copies the wanted rows of a [`RowSpace::Step`] buffer into a [`RowSpace::Wanted`] one.
     Gather {
         /// `(rows, width)`.
@@ -376,8 +385,11 @@ pub struct Program {
     pub states: Vec<StateSpec>,
     /// The residual stream `(rows, width)`: a later stage's input and an earlier stage's output.
     pub stream: Option<Buffer>,
-    /// Does the program begin with [`Op::Embed`]? Else rows are copied into `stream`.
+    /// Does the program begin with [`Op::Embed`]? Else rows are copied into `stream`. A draft model has both: rows of
+    /// the model that it drafts for, and the tokens behind them.
     pub embeds: bool,
+    /// The rows after the last norm, of all tokens of the step, `(rows, width)`; where a draft model reads them.
+    pub features: Option<Buffer>,
     /// The final hidden rows after the last norm, `(wanted rows, width)`; last stage only.
     pub hidden: Option<Buffer>,
     /// `(wanted rows, vocabulary)`; last stage only.

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use paceline_compute::cpu::CpuDevice;
-use paceline_compute::device::{ChunkRows, MemorySpec, StepInputs};
+use paceline_compute::device::{ChunkLog, ChunkRows, LogSpec, MemorySpec, StepInputs};
 use paceline_compute::program::{Buffer, CacheSpec, Op, Product, Program, RowSpace, StateSpec, WeightSpec, WeightUse};
 use paceline_compute::{Device, Error, LoadedStage};
 use paceline_gguf::testing::GgufWriter;
@@ -17,6 +17,7 @@ const MEMORY: MemorySpec = MemorySpec {
     value_type: KvType::F32,
     rows: 4,
     wanted: 4,
+    logs: LogSpec::NONE,
 };
 
 fn floats(values: impl IntoIterator<Item = f32>) -> Vec<u8> {
@@ -64,7 +65,7 @@ fn refusal(program: Program, memory: MemorySpec) -> Error {
 fn a_slice_of_a_fused_tensor_is_one_matrix() {
     let (program, output) = program(weight("fused", WeightUse::Matrix, Some(2..4)), 2);
     let mut stage = load(program, MEMORY).unwrap();
-    let chunks = [ChunkRows { first_row: 0, rows: 2, start: 0, slot: 0, pages: &[] }];
+    let chunks = [ChunkRows { first_row: 0, rows: 2, start: 0, slot: 0, pages: &[], log: ChunkLog::default() }];
     let (vectors, positions) = ([1.0, 2.0, 3.0, 4.0], [[0; 4]; 2]);
     let inputs = StepInputs { chunks: &chunks, tokens: &[], vectors: &vectors, positions: &positions, wanted: &[] };
     stage.run(&inputs).unwrap();
@@ -84,7 +85,7 @@ fn progress_counts_the_bytes_of_tensors() {
 
 /// Runs two rows through a stage.
 fn run(stage: &mut dyn LoadedStage, output: Buffer) -> [f32; 4] {
-    let chunks = [ChunkRows { first_row: 0, rows: 2, start: 0, slot: 0, pages: &[] }];
+    let chunks = [ChunkRows { first_row: 0, rows: 2, start: 0, slot: 0, pages: &[], log: ChunkLog::default() }];
     let (vectors, positions) = ([1.0, 2.0, 3.0, 4.0], [[0; 4]; 2]);
     let inputs = StepInputs { chunks: &chunks, tokens: &[], vectors: &vectors, positions: &positions, wanted: &[] };
     stage.run(&inputs).expect("the inputs fit");
@@ -156,7 +157,7 @@ fn a_slice_of_fused_experts_is_cut_from_every_expert() {
     program.record("route", None, Op::Route { logits, used: 1, renormalize: true, scale: 1.0, output: route });
     program.record("experts", None, Op::Experts { input: stream, route, gate, up, down, output });
     let mut stage = load(program, MEMORY).unwrap();
-    let chunks = [ChunkRows { first_row: 0, rows: 1, start: 0, slot: 0, pages: &[] }];
+    let chunks = [ChunkRows { first_row: 0, rows: 1, start: 0, slot: 0, pages: &[], log: ChunkLog::default() }];
     let (vectors, positions) = ([0.25, 1.0], [[0; 4]; 1]);
     let inputs = StepInputs { chunks: &chunks, tokens: &[], vectors: &vectors, positions: &positions, wanted: &[] };
     stage.run(&inputs).unwrap();

@@ -34,6 +34,24 @@ pub enum Error {
         /// The one asked for.
         session: u32,
     },
+    /// Tokens are taken back that are certain.
+    #[error("the last {count} tokens of session {session} are not all uncertain")]
+    Certain {
+        /// Whose.
+        session: u32,
+        /// How many should be taken back.
+        count: usize,
+    },
+    /// A session goes on from one whose state lacks tokens that are uncertain.
+    #[error(
+        "{count} tokens of session {session} are uncertain: run one that is certain before another goes on from there"
+    )]
+    Uncertain {
+        /// Whose.
+        session: u32,
+        /// How many.
+        count: usize,
+    },
     /// A text that is too short to measure.
     #[error(
         "the text has {tokens} tokens; windows of {context} need at least {needed}: give a longer text or a smaller --ctx"

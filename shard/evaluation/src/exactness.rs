@@ -17,6 +17,9 @@ use crate::{Error, Result};
 
 /// Sessions that run beside the one that is looked at, when it has company.
 const OTHERS: u32 = 7;
+/// Wrong drafts behind every chunk, and right ones that are its last rows, of a way that speculates.
+const WRONG: usize = 3;
+const RIGHT: usize = 4;
 /// Tokens that are generated after the text.
 pub const GENERATED: usize = 8;
 
@@ -33,13 +36,16 @@ pub struct Way {
     pub isa: Isa,
     /// Whether seven other busy sessions are in every step.
     pub company: bool,
+    /// Whether the last tokens of every chunk are drafts that are accepted, with others behind them that are rejected.
+    pub drafts: bool,
 }
 
 impl fmt::Display for Way {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { shards, chunk, threads, isa, company } = self;
+        let Self { shards, chunk, threads, isa, company, drafts } = self;
         let company = if *company { "busy" } else { "alone" };
-        write!(f, "{shards} shards, chunks of {chunk}, {threads} threads, {isa}, {company}")
+        let drafts = if *drafts { ", with drafts" } else { "" };
+        write!(f, "{shards} shards, chunks of {chunk}, {threads} threads, {isa}, {company}{drafts}")
     }
 }
 
@@ -101,7 +107,10 @@ impl Ways {
             for &chunk in &self.chunks {
                 for &threads in &self.threads {
                     for &isa in &self.isas {
-                        ways.extend([false, true].map(|company| Way { shards, chunk, threads, isa, company }));
+                        for drafts in [false, true] {
+                            let way = |company| Way { shards, chunk, threads, isa, company, drafts };
+                            ways.extend([false, true].map(way));
+                        }
                     }
                 }
             }
@@ -131,7 +140,7 @@ impl Way {
     /// Every two choices of this way: which two, and what was chosen.
     fn pairs(&self) -> Vec<[(usize, usize); 2]> {
         let isa = Isa::ALL.iter().position(|isa| *isa == self.isa).expect("every kernel set is in the list");
-        let choices = [self.shards, self.chunk, self.threads, isa, usize::from(self.company)];
+        let choices = [self.shards, self.chunk, self.threads, isa, usize::from(self.company), usize::from(self.drafts)];
         let mut pairs = Vec::new();
         for second in 1..choices.len() {
             pairs.extend((0..second).map(|first| [(first, choices[first]), (second, choices[second])]));
@@ -173,15 +182,16 @@ pub struct Subject {
 pub fn logits(subject: &Subject, way: Way) -> Result<Vec<Vec<u32>>> {
     let Subject { model, overrides, text, key_value_types } = subject;
     let device = CpuDevice::new(way.threads, Some(way.isa))?;
-    let rows = way.chunk.min(text.len()) + 8 * OTHERS as usize;
+    let rows = way.chunk.min(text.len()) + WRONG + 8 * OTHERS as usize;
     let layout = Layout {
         splits: splits(model, way.shards)?,
         key_value_types: *key_value_types,
         page_tokens: 16,
-        context: text.len() + GENERATED,
+        context: text.len() + GENERATED + WRONG,
         sessions: 1 + OTHERS as usize,
         rows,
         wanted: rows,
+        uncertain: RIGHT + WRONG,
         overrides: overrides.clone(),
     };
     let mut run = ModelRun::new(&device, model, layout)?;
@@ -190,11 +200,11 @@ pub fn logits(subject: &Subject, way: Way) -> Result<Vec<Vec<u32>>> {
     let mut rows: Vec<Vec<u32>> = Vec::new();
     let mut next = Vec::new();
     for tokens in text.chunks(way.chunk) {
-        next = step(&mut run, tokens, company.as_mut(), &mut rows)?;
+        next = step(&mut run, tokens, way.drafts, company.as_mut(), &mut rows)?;
     }
     for _ in 0..GENERATED {
         let token = argmax(&next);
-        next = step(&mut run, &[token], company.as_mut(), &mut rows)?;
+        next = step(&mut run, &[token], way.drafts, company.as_mut(), &mut rows)?;
     }
     Ok(rows)
 }
@@ -204,6 +214,7 @@ pub fn logits(subject: &Subject, way: Way) -> Result<Vec<Vec<u32>>> {
 fn step(
     run: &mut ModelRun,
     tokens: &[u32],
+    drafts: bool,
     company: Option<&mut Company>,
     kept: &mut Vec<Vec<u32>>,
 ) -> Result<Vec<f32>> {
@@ -211,10 +222,22 @@ fn step(
     // In the middle, so that rows of others come before and behind.
     let place = chunks.len() / 2;
     let before: usize = chunks[..place].iter().map(|chunk| chunk.tokens.len()).sum();
-    chunks.insert(place, Chunk::text(0, tokens));
+    chunks.insert(place, if drafts { speculative(tokens) } else { Chunk::text(0, tokens) });
     let rows = run.step_wanting(&chunks, before..before + tokens.len())?;
+    if drafts {
+        run.reject(0, WRONG)?;
+    }
     kept.extend(rows.iter().map(|row| row.iter().copied().map(f32::to_bits).collect()));
     Ok(rows.into_iter().next_back().unwrap_or_default())
+}
+
+/// Tokens of which the last are uncertain, with wrong ones behind them.
+fn speculative(tokens: &[u32]) -> Chunk {
+    // Any token of the text is one that the model has.
+    let wrong = tokens.iter().cycle().take(WRONG);
+    let right = RIGHT.min(tokens.len() - 1);
+    let tokens: Vec<u32> = tokens.iter().chain(wrong).copied().collect();
+    Chunk { uncertain: right + WRONG, ..Chunk::text(0, &tokens) }
 }
 
 /// Seven sessions that read and write all the time.

@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use std::ops::Range;
 use std::sync::Arc;
 
-use paceline_compute::device::{ChunkRows, MemoryOperation, MemorySpec, NO_TOKEN, StepInputs};
+use paceline_compute::device::{ChunkLog, ChunkRows, LogSpec, MemoryOperation, MemorySpec, NO_TOKEN, StepInputs};
 use paceline_compute::program::{Buffer, Program, Recorded};
 use paceline_compute::{Device, LoadedStage};
 use paceline_gguf::{Gguf, KvType, ModelShape};
@@ -30,6 +30,8 @@ pub struct Layout {
     pub rows: usize,
     /// The most rows of a step whose logits are wanted.
     pub wanted: usize,
+    /// The most tokens of a session that may yet be rejected.
+    pub uncertain: usize,
     /// What is changed of the file's settings.
     pub overrides: Overrides,
 }
@@ -44,6 +46,7 @@ impl Default for Layout {
             sessions: 4,
             rows: 64,
             wanted: 64,
+            uncertain: 0,
             overrides: Overrides::default(),
         }
     }
@@ -60,18 +63,20 @@ pub struct Chunk {
     pub vectors: Vec<f32>,
     /// Where the rows are, if not one after another.
     pub positions: Option<Vec<[u32; 4]>>,
+    /// How many of the last rows may yet be rejected; see [`ModelRun::reject`].
+    pub uncertain: usize,
 }
 
 impl Chunk {
     /// Rows of text.
     pub fn text(session: u32, tokens: &[u32]) -> Chunk {
-        Chunk { session, tokens: tokens.to_vec(), vectors: Vec::new(), positions: None }
+        Chunk { session, tokens: tokens.to_vec(), vectors: Vec::new(), positions: None, uncertain: 0 }
     }
 
     /// Rows of vectors, such as an image.
     pub fn vectors(session: u32, vectors: &[f32], positions: Vec<[u32; 4]>) -> Chunk {
         let tokens = vec![NO_TOKEN; positions.len()];
-        Chunk { session, tokens, vectors: vectors.to_vec(), positions: Some(positions) }
+        Chunk { session, tokens, vectors: vectors.to_vec(), positions: Some(positions), uncertain: 0 }
     }
 }
 
@@ -80,7 +85,10 @@ impl Chunk {
 struct Session {
     slot: usize,
     pages: Vec<u32>,
+    /// Where its next token goes.
     tokens: usize,
+    /// How many of its last tokens are in the log, and not yet in its state.
+    logged: usize,
 }
 
 /// A model in place, and the sessions that it is running.
@@ -111,6 +119,7 @@ impl ModelRun {
             value_type,
             rows: layout.rows,
             wanted: layout.wanted,
+            logs: LogSpec { sessions: layout.sessions, tokens: layout.uncertain },
         };
         let mut stages = Vec::with_capacity(splits.len());
         for layers_of_stage in splits {
@@ -185,14 +194,28 @@ impl ModelRun {
         Ok(last)
     }
 
+    /// Takes the last `count` tokens of a session back, which were uncertain.
+    ///
+    /// # Errors
+    /// If there is no such session, or not that many of its tokens are uncertain.
+    pub fn reject(&mut self, session: u32, count: usize) -> Result<()> {
+        let known = self.sessions.get_mut(&session).ok_or(Error::UnknownSession { session })?;
+        let left = known.logged.checked_sub(count).ok_or(Error::Certain { session, count })?;
+        (known.tokens, known.logged) = (known.tokens - count, left);
+        Ok(())
+    }
+
     /// Begins a session that goes on from where another is, as a cache does it: its full pages are shared, its state and
     /// its last page, if that is partly filled, are copied.
     ///
     /// # Errors
-    /// If there is no such session, or no room for another.
+    /// If there is no such session, if tokens of it are not in its state, or if there is no room for another.
     pub fn fork(&mut self, session: u32, copy: u32) -> Result<()> {
-        let Session { slot: from, pages, tokens } =
+        let Session { slot: from, pages, tokens, logged } =
             self.sessions.get(&session).ok_or(Error::UnknownSession { session })?;
+        if *logged > 0 {
+            return Err(Error::Uncertain { session, count: *logged });
+        }
         let (from, tokens, mut pages) = (*from, *tokens, pages.clone());
         let slot = self.begin(copy)?;
         let mut operations = vec![MemoryOperation::CopyState { from, to: slot }];
@@ -209,7 +232,7 @@ impl ModelRun {
                 stage.apply(*operation)?;
             }
         }
-        self.sessions.insert(copy, Session { slot, pages, tokens });
+        self.sessions.insert(copy, Session { slot, pages, tokens, logged: 0 });
         Ok(())
     }
 
@@ -255,6 +278,7 @@ impl ModelRun {
         for chunk in chunks {
             if let Some(session) = self.sessions.get_mut(&chunk.session) {
                 session.tokens += chunk.tokens.len();
+                session.logged = chunk.uncertain;
             }
         }
         Ok(())
@@ -282,7 +306,7 @@ impl ModelRun {
         let limit = self.layout.sessions;
         let slot = (0..limit).find(|slot| !taken.contains(slot));
         let slot = slot.ok_or(Error::NoRoom { what: "one more session", limit })?;
-        self.sessions.insert(session, Session { slot, pages: Vec::new(), tokens: 0 });
+        self.sessions.insert(session, Session { slot, pages: Vec::new(), tokens: 0, logged: 0 });
         Ok(slot)
     }
 
@@ -315,7 +339,14 @@ fn chunk_rows<'a>(sessions: &'a HashMap<u32, Session>, chunks: &[Chunk]) -> Vec<
     let place = |chunk: &Chunk| {
         let session = &sessions[&chunk.session];
         let rows = chunk.tokens.len();
-        let placed = ChunkRows { first_row, rows, start: session.tokens, slot: session.slot, pages: &session.pages };
+        let placed = ChunkRows {
+            first_row,
+            rows,
+            start: session.tokens,
+            slot: session.slot,
+            pages: &session.pages,
+            log: ChunkLog { place: session.slot, before: session.logged, uncertain: chunk.uncertain },
+        };
         first_row += rows;
         placed
     };

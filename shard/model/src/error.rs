@@ -23,6 +23,12 @@ pub enum Error {
         /// The tensor's name.
         tensor: String,
     },
+    /// A file without a block for multi-token prediction, or with more than one.
+    #[error("the file has {blocks} blocks for multi-token prediction; drafts are made with exactly one")]
+    MtpBlocks {
+        /// How many it has.
+        blocks: usize,
+    },
     /// The stage asks for layers that the model does not have, or for an end that it does not hold.
     #[error("layers {layers:?} {problem}; the model has layers 0..{count}")]
     Layers {

@@ -8,13 +8,14 @@
 use std::ops::Range;
 
 use paceline_compute::program::Program;
-use paceline_gguf::{Architecture, Gguf};
+use paceline_gguf::{Architecture, Gguf, ModelShape};
 
 mod attention;
 mod delta_net;
 mod error;
 mod feed_forward;
 mod llama;
+mod mtp;
 mod qwen3;
 mod qwen35;
 mod qwen35moe;
@@ -68,4 +69,38 @@ pub fn record_with(model: &Gguf, stage: &StageLayers, overrides: &Overrides) -> 
         Architecture::Qwen35 => qwen35::record(&settings, stage),
         Architecture::Qwen35Moe => qwen35moe::record(&settings, stage),
     }
+}
+
+/// Has the file a block for multi-token prediction, so that [`record_mtp`] has something to record?
+///
+/// # Errors
+/// A file whose settings contradict one another.
+pub fn has_mtp(model: &Gguf) -> Result<bool> {
+    Ok(!ModelShape::read(model)?.mtp.is_empty())
+}
+
+/// Records the block for multi-token prediction as a program of its own: [`Program::stream`] takes the hidden row
+/// behind the token before, every row has a token besides, and [`Program::hidden`] is the hidden row of the next guess.
+///
+/// # Errors
+/// As [`record`]; a file without such a block, or with several that follow one another.
+pub fn record_mtp(model: &Gguf, overrides: &Overrides) -> Result<Program> {
+    let settings = Settings::read(model, overrides)?;
+    match Architecture::of(model)? {
+        Architecture::Qwen35 => mtp::record(&settings, |recorder, layer, input| {
+            feed_forward::dense(recorder, input, settings.count_at("feed_forward_length", layer)?)
+        }),
+        Architecture::Qwen35Moe => mtp::record(&settings, |recorder, layer, input| {
+            feed_forward::Experts::of(&settings, layer, "expert_feed_forward_length")?.record(recorder, input)
+        }),
+        Architecture::Llama | Architecture::Qwen3 => Err(Error::MtpBlocks { blocks: 0 }),
+    }
+}
+
+/// Adds to the program of a last stage the rows that a draft model reads, [`Program::features`].
+///
+/// # Errors
+/// A file without the last norm.
+pub fn record_features(model: &Gguf, overrides: &Overrides, program: &mut Program) -> Result<()> {
+    mtp::record_features(&Settings::read(model, overrides)?, program)
 }

@@ -10,7 +10,7 @@ use crate::settings::Settings;
 use crate::{Error, Result, StageLayers};
 
 /// The table of token embeddings, which is also the head of models without one of their own.
-const EMBEDDINGS: &str = "token_embd.weight";
+pub(crate) const EMBEDDINGS: &str = "token_embd.weight";
 
 /// A program in the making.
 pub(crate) struct Recorder<'a> {
@@ -36,22 +36,44 @@ impl<'a> Recorder<'a> {
         Ok(recorder)
     }
 
+    /// Begins the program of a draft model that reads rows of the model it drafts for: `(rows, width)`, which come in
+    /// and are not its residual stream.
+    pub(crate) fn begin_draft(settings: &'a Settings<'a>, stage: &'a StageLayers) -> (Recorder<'a>, Buffer) {
+        let mut program = Program::default();
+        let read = program.buffer("h_nextn", settings.width(), RowSpace::Step);
+        program.stream = Some(read);
+        let stream = program.buffer("stream", settings.width(), RowSpace::Step);
+        (Recorder { settings, stage, program, stream, layer: None }, read)
+    }
+
+    /// Ends the program of a draft model, with logits of its own or those of the model that it drafts for.
+    pub(crate) fn finish_draft(mut self, norm: Weight, head: &str) -> Result<Program> {
+        self.layer = None;
+        self.head(norm, head)?;
+        self.refuse_unused_tensors()?;
+        Ok(self.program)
+    }
+
+    /// The name of the model's head, which may be the table of embeddings.
+    pub(crate) fn head_name(&self) -> &'static str {
+        let has_own = self.settings.model.tensor("output.weight").is_some();
+        if has_own { "output.weight" } else { EMBEDDINGS }
+    }
+
     /// Ends a program; on the last stage with the final norm and the logits of the wanted rows.
     pub(crate) fn finish(mut self) -> Result<Program> {
         self.layer = None;
         if self.stage.last {
-            self.head()?;
+            let norm = self.global("output_norm.weight", WeightUse::Vector)?;
+            self.head(norm, self.head_name())?;
         }
         self.refuse_unused_tensors()?;
         Ok(self.program)
     }
 
     /// `logits = head · norm(stream)` for the wanted rows.
-    fn head(&mut self) -> Result<()> {
-        let has_own = self.settings.model.tensor("output.weight").is_some();
-        let name = if has_own { "output.weight" } else { EMBEDDINGS };
+    fn head(&mut self, norm: Weight, name: &str) -> Result<()> {
         let vocabulary = self.settings.tensor(name)?.shape.rows();
-        let norm = self.global("output_norm.weight", WeightUse::Vector)?;
         let head = self.global(name, WeightUse::Matrix)?;
 
         let gathered = self.program.buffer("gathered", self.settings.width(), RowSpace::Wanted);
@@ -140,7 +162,7 @@ impl<'a> Recorder<'a> {
         Ok(self.program.weight(WeightSpec { tensor, usage, rows }))
     }
 
-    fn tensor_name(&self, suffix: &str) -> String {
+    pub(crate) fn tensor_name(&self, suffix: &str) -> String {
         let layer = self.layer.expect("layer tensors are asked for inside a layer");
         format!("blk.{layer}.{suffix}")
     }

@@ -2,7 +2,7 @@
 
 use std::fmt::Display;
 
-use paceline_gguf::{Gguf, LayerKind, ModelShape, Tensor};
+use paceline_gguf::{Gguf, Layer, LayerKind, ModelShape, Tensor};
 
 use crate::rope::Overrides;
 use crate::{Error, Result};
@@ -50,6 +50,15 @@ impl<'a> Settings<'a> {
         self.shape.layers.len()
     }
 
+    /// Blocks for multi-token prediction, which are numbered behind the layers.
+    pub(crate) fn mtp_blocks(&self) -> usize {
+        self.shape.mtp.len()
+    }
+
+    fn layer(&self, layer: usize) -> &Layer {
+        self.shape.layers.get(layer).unwrap_or_else(|| &self.shape.mtp[layer - self.layers()])
+    }
+
     /// Values per row of the residual stream.
     pub(crate) fn width(&self) -> usize {
         self.shape.embedding_length
@@ -57,22 +66,22 @@ impl<'a> Settings<'a> {
 
     /// What mixes the tokens in a layer, and its sizes.
     pub(crate) fn kind(&self, layer: usize) -> LayerKind {
-        self.shape.layers[layer].kind
+        self.layer(layer).kind
     }
 
     /// Is the layer a recurrent one?
     pub(crate) fn is_recurrent(&self, layer: usize) -> bool {
-        !self.shape.layers[layer].is_attention()
+        !self.layer(layer).is_attention()
     }
 
     /// Does the layer have experts?
     pub(crate) fn has_experts(&self, layer: usize) -> bool {
-        self.shape.layers[layer].experts.is_some()
+        self.layer(layer).experts.is_some()
     }
 
     /// How many experts a layer has, and how many of them a row uses.
     pub(crate) fn experts(&self, layer: usize) -> Result<(usize, usize)> {
-        match self.shape.layers[layer].experts {
+        match self.layer(layer).experts {
             Some(experts) => Ok((experts.count, experts.used)),
             None => Err(self.model.metadata().missing(&self.key("expert_count")).into()),
         }

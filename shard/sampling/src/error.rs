@@ -48,6 +48,18 @@ pub enum Error {
         /// Where.
         position: u32,
     },
+    /// Reasoning that would be closed without its closing token.
+    #[error("reasoning is to be closed without token {token}, which closes it")]
+    Closing {
+        /// The closing token.
+        token: u32,
+    },
+    /// A text that must follow a grammar, where nobody knows how tokens are spelled.
+    #[error("the answer must follow a grammar, but this stage does not know how the model's tokens are spelled")]
+    NoSpeller,
+    /// A grammar that cannot be followed, or is not.
+    #[error("the answer's grammar: {0}")]
+    Grammar(paceline_grammar::Error),
     /// More log probabilities than are reported.
     #[error("{wanted} log probabilities per token are wanted, the limit is {limit}")]
     TooManyLogprobs {

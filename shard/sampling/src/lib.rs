@@ -1,4 +1,4 @@
-//! Sampling at the tail: penalties, filters, random numbers, logprobs.
+//! Sampling at the tail: penalties, filters, what must follow, random numbers, logprobs.
 //!
 //! Read [`Sampler`]: one per session. It is told the session's tokens by position, and makes a token of each row of
 //! logits. It is a function of its inputs alone: no clock, no shared random state, no I/O, and every sum runs in
@@ -6,14 +6,18 @@
 //! This crate knows nothing of models, devices, sessions' lives or the network.
 
 mod error;
+mod guide;
 mod history;
 mod logprobs;
 mod random;
 mod rank;
 mod sampler;
 mod settings;
+mod thinking;
+mod vocabulary;
 mod weight;
 
 pub use error::{Error, Result};
 pub use sampler::Sampler;
 pub use settings::MAX_LOGPROBS;
+pub use vocabulary::Vocabulary;

@@ -4,11 +4,13 @@ use paceline_proto::{SampledToken, SamplerMemory, SamplingSettings};
 
 use crate::{
     Error, Result,
+    guide::Guide,
     history::History,
     logprobs::Reporter,
     random::uniform,
     rank::{Candidate, best, most_probable, usable},
     settings::{check, check_token},
+    vocabulary::Vocabulary,
     weight::Scale,
 };
 
@@ -26,7 +28,8 @@ const NEXT_LOOK: usize = 16;
 /// A row of logits passes, in this order:
 ///
 /// 1. logit biases and bans,
-/// 2. penalties: repetition (over a window of all tokens), frequency and presence (over generated tokens),
+/// 2. penalties: repetition (over a window of all tokens), frequency and presence (over generated tokens); then what may not
+///    follow is made impossible (reasoning that must end, a text that must follow a grammar),
 /// 3. temperature; 0 takes the most probable token, the lowest of several, and ends here,
 /// 4. top-k, then top-p (of what top-k left), then min-p; at least one token stays,
 /// 5. one random number, a function of seed, choice and position, which picks from what is left: tokens side by side,
@@ -44,6 +47,8 @@ pub struct Sampler {
     vocabulary: usize,
     /// Kept only if there are penalties.
     history: Option<History>,
+    /// Kept only if reasoning must end in time or the text must follow a grammar.
+    guide: Option<Guide>,
     reporter: Reporter,
     /// Scratch, kept for its capacity.
     candidates: Vec<Candidate>,
@@ -52,23 +57,29 @@ pub struct Sampler {
 impl Sampler {
     /// A sampler for a new session of a model with `vocabulary` tokens; the first token it is asked for is the first
     /// that counts as generated.
-    pub fn new(settings: SamplingSettings, vocabulary: usize) -> Result<Self> {
-        Self::with_prompt_end(settings, vocabulary, None)
+    pub fn new<'v>(settings: SamplingSettings, vocabulary: impl Into<Vocabulary<'v>>) -> Result<Self> {
+        Self::with_prompt_end(settings, vocabulary.into(), None)
     }
 
     /// A sampler for a session that began elsewhere and is read again from its tokens: those from position
     /// `generated_from` on count as generated, although it will be shown them as input.
-    pub fn resume(settings: SamplingSettings, vocabulary: usize, generated_from: u32) -> Result<Self> {
-        Self::with_prompt_end(settings, vocabulary, Some(generated_from))
+    pub fn resume<'v>(
+        settings: SamplingSettings,
+        vocabulary: impl Into<Vocabulary<'v>>,
+        generated_from: u32,
+    ) -> Result<Self> {
+        Self::with_prompt_end(settings, vocabulary.into(), Some(generated_from))
     }
 
     /// What this sampler remembers: enough for an equal one elsewhere.
     pub fn memory(&self) -> SamplerMemory {
-        let history = self.history.as_ref();
+        let (history, guide) = (self.history.as_ref(), self.guide.as_ref());
+        let answer = || guide.map(|guide| guide.tokens().collect());
         SamplerMemory {
             settings: self.settings.clone(),
-            generated_from: history.and_then(History::prompt_end),
-            tokens: history.map(|history| history.tokens().collect()).unwrap_or_default(),
+            generated_from: history.and_then(History::prompt_end).or(guide.and_then(Guide::start)),
+            // A history has the answer's tokens as well.
+            tokens: history.map(|history| history.tokens().collect()).or_else(answer).unwrap_or_default(),
         }
     }
 
@@ -76,25 +87,30 @@ impl Sampler {
     ///
     /// # Errors
     /// As for any settings and tokens; a memory comes from another process.
-    pub fn restore(memory: SamplerMemory, vocabulary: usize) -> Result<Self> {
+    pub fn restore<'v>(memory: SamplerMemory, vocabulary: impl Into<Vocabulary<'v>>) -> Result<Self> {
+        let vocabulary = vocabulary.into();
         let mut sampler = Self::with_prompt_end(memory.settings, vocabulary, memory.generated_from)?;
         let mut last = None;
         for (position, token) in memory.tokens {
-            check_token("the history", token, vocabulary)?;
+            check_token("the history", token, vocabulary.size)?;
             if last.replace(position).is_some_and(|last| last >= position) {
                 return Err(Error::History { position });
             }
-            if let Some(history) = &mut sampler.history {
-                history.push(position, token);
-            }
+            sampler.record(position, token)?;
         }
         Ok(sampler)
     }
 
-    fn with_prompt_end(settings: SamplingSettings, vocabulary: usize, prompt_end: Option<u32>) -> Result<Self> {
+    fn with_prompt_end(
+        settings: SamplingSettings,
+        vocabulary: Vocabulary<'_>,
+        prompt_end: Option<u32>,
+    ) -> Result<Self> {
+        let Vocabulary { size: vocabulary, speller } = vocabulary;
         check(&settings, vocabulary)?;
         let history = History::new(&settings, prompt_end);
-        Ok(Self { settings, vocabulary, history, reporter: Reporter::default(), candidates: Vec::new() })
+        let guide = Guide::new(&settings, prompt_end, speller)?;
+        Ok(Self { settings, vocabulary, history, guide, reporter: Reporter::default(), candidates: Vec::new() })
     }
 
     /// Shows the input tokens of a chunk, of which the first is at position `start`.
@@ -110,12 +126,22 @@ impl Sampler {
         for &token in tokens {
             check_token("a chunk", token, self.vocabulary)?;
         }
-        let Some(history) = &mut self.history else { return Ok(()) };
-        history.rewind(start);
-        for (&token, position) in tokens.iter().zip(start..) {
+        self.rewind(start)?;
+        tokens.iter().zip(start..).try_for_each(|(&token, position)| self.record(position, token))
+    }
+
+    fn rewind(&mut self, position: u32) -> Result<()> {
+        if let Some(history) = &mut self.history {
+            history.rewind(position);
+        }
+        self.guide.as_mut().map_or(Ok(()), |guide| guide.rewind(position))
+    }
+
+    fn record(&mut self, position: u32, token: u32) -> Result<()> {
+        if let Some(history) = &mut self.history {
             history.push(position, token);
         }
-        Ok(())
+        self.guide.as_mut().map_or(Ok(()), |guide| guide.push(position, token))
     }
 
     /// Chooses the token at `position` (the number of tokens before it) and records it there.
@@ -130,29 +156,32 @@ impl Sampler {
         if self.settings.logprobs.is_some() {
             self.reporter.keep(logits);
         }
-        self.adjust(position, logits);
+        self.adjust(position, logits)?;
         let token = self.choose(position, logits)?;
-        if let Some(history) = &mut self.history {
-            history.push(position, token);
-        }
+        self.record(position, token)?;
         let logprobs = self.settings.logprobs.map(|count| Box::new(self.reporter.report(token, count)));
         Ok(SampledToken { token, logprobs })
     }
 
-    /// Biases, penalties and bans.
-    fn adjust(&mut self, position: u32, logits: &mut [f32]) {
+    /// Biases, penalties, bans, and what must follow.
+    fn adjust(&mut self, position: u32, logits: &mut [f32]) -> Result<()> {
         for &(token, bias) in &self.settings.logit_bias {
             let logit = &mut logits[token as usize];
             *logit = usable(*logit + bias);
         }
+        self.rewind(position)?;
         if let Some(history) = &mut self.history {
-            history.rewind(position);
             history.generate_from(position);
             history.penalise(logits);
         }
         for &token in &self.settings.banned {
             logits[token as usize] = f32::NEG_INFINITY;
         }
+        if let Some(guide) = &mut self.guide {
+            guide.generate_from(position);
+            guide.restrict(logits)?;
+        }
+        Ok(())
     }
 
     fn choose(&mut self, position: u32, logits: &mut [f32]) -> Result<u32> {

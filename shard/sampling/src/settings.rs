@@ -46,6 +46,15 @@ fn check_tokens(settings: &SamplingSettings, vocabulary: usize) -> Result<()> {
     for &token in &settings.banned {
         check_token("the list of banned tokens", token, vocabulary)?;
     }
+    if let Some(thinking) = &settings.thinking {
+        let closing = thinking.closing.iter().chain([&thinking.closes]).chain(&thinking.opens);
+        closing.into_iter().try_for_each(|&token| check_token("thinking", token, vocabulary))?;
+        if thinking.budget.is_some() && !thinking.closing.contains(&thinking.closes) {
+            return Err(Error::Closing { token: thinking.closes });
+        }
+    }
+    let ends = settings.constraint.iter().flat_map(|constraint| &constraint.ends);
+    ends.into_iter().try_for_each(|&end| check_token("the constraint", end, vocabulary))?;
     let mut banned = settings.banned.clone();
     banned.sort_unstable();
     banned.dedup();
@@ -90,6 +99,8 @@ mod tests {
             seed: u64::MAX,
             choice: u32::MAX,
             logprobs: Some(MAX_LOGPROBS),
+            thinking: None,
+            constraint: None,
         };
         check(&extreme, 4).unwrap();
     }

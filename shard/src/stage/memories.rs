@@ -10,7 +10,7 @@ use std::ops::Range;
 
 use paceline_compute::device::MemoryPart;
 use paceline_compute::program::LayerMemory;
-use paceline_proto::{MemoryHead, MemoryRequest, OpenSession, PageId, SessionSampler, Slot, StepId};
+use paceline_proto::{MemoryHead, MemoryRequest, OpenSession, PageId, SessionId, SessionSampler, Slot, StepId};
 
 use super::{SharedStage, Stage};
 use crate::{Error, Result};
@@ -23,7 +23,7 @@ const HEAD_LIMIT: u32 = 64 << 20;
 /// # Errors
 /// Layers, pages or slots that the stage does not have; a step that was run meanwhile; a writer that fails.
 pub fn give(stage: &SharedStage, request: &MemoryRequest, to: &mut dyn Write) -> Result<()> {
-    let (head, layers) = stage.with(|stage| stage.head(request))?;
+    let (head, layers, logs) = stage.with(|stage| stage.head(request))?;
     let next = head.next;
     let head = head.encode();
     let length = u32::try_from(head.len()).ok().filter(|length| *length <= HEAD_LIMIT);
@@ -31,7 +31,7 @@ pub fn give(stage: &SharedStage, request: &MemoryRequest, to: &mut dyn Write) ->
     to.write_all(&length.to_le_bytes()).map_err(Error::Moving)?;
     to.write_all(&head).map_err(Error::Moving)?;
     let mut bytes = Vec::new();
-    for part in parts(&layers, request) {
+    for part in parts(&layers, request, &logs) {
         stage.with(|stage| stage.read_at(next, part, &mut bytes))?;
         to.write_all(&bytes).map_err(Error::Moving)?;
     }
@@ -78,14 +78,14 @@ impl Taking {
     /// An answer that does not fit this stage, the request, or what other stages have answered; a reader that fails.
     pub fn read(&mut self, request: &MemoryRequest, from: &mut dyn Read) -> Result<u64> {
         let head = read_head(from)?;
-        let layers = self.stage.with(|stage| {
-            let layers = stage.memories_of(request)?;
-            stage.check_head(&head, &layers, request)?;
-            Ok(layers)
+        let (layers, logs) = self.stage.with(|stage| {
+            let (layers, logs) = (stage.memories_of(request)?, stage.new_logs(&head.sessions)?);
+            stage.check_head(&head, &layers, request, &logs)?;
+            Ok((layers, logs))
         })?;
         self.agree(head.next, head.sessions)?;
         let mut bytes = Vec::new();
-        for part in parts(&layers, request) {
+        for part in parts(&layers, request, &logs) {
             let length = self.stage.with(|stage| Ok(stage.loaded.part_bytes(part)?))?;
             bytes.resize(length, 0);
             from.read_exact(&mut bytes).map_err(Error::Moving)?;
@@ -114,7 +114,7 @@ impl Taking {
         let Some((next, sessions)) = self.agreed else {
             return Err(Error::Memories { what: "no answer of any stage".to_owned() });
         };
-        for OpenSession { session, slot, pages } in &sessions {
+        for OpenSession { session, slot, pages, .. } in &sessions {
             let brought = pages.iter().all(|page| self.pages.binary_search(page).is_ok());
             if !brought || self.slots.binary_search(slot).is_err() {
                 let what = format!("session {session}, but not all of its pages and its state slot");
@@ -150,35 +150,75 @@ fn read_head(from: &mut dyn Read) -> Result<MemoryHead> {
     MemoryHead::decode(&head).map_err(Error::Wire)
 }
 
+/// The uncertain tokens of a session: which of a stage's logs holds them.
+struct Log {
+    session: SessionId,
+    place: usize,
+    positions: Range<usize>,
+}
+
 /// The parts that a request asks for, in the order in which they travel.
-fn parts<'a>(layers: &'a [LayerMemory], request: &'a MemoryRequest) -> impl Iterator<Item = MemoryPart> + 'a {
-    let part = |memory: LayerMemory, index: usize| match memory {
-        LayerMemory::Cache(cache) => request.pages.get(index).map(|page| MemoryPart::Page { cache, page: page.0 }),
-        LayerMemory::State(state) => {
-            request.slots.get(index).map(|slot| MemoryPart::Slot { state, slot: slot.0 as usize })
+fn parts(layers: &[LayerMemory], request: &MemoryRequest, logs: &[Log]) -> Vec<MemoryPart> {
+    let mut parts = Vec::new();
+    for memory in layers {
+        match *memory {
+            LayerMemory::Cache(cache) => {
+                parts.extend(request.pages.iter().map(|page| MemoryPart::Page { cache, page: page.0 }));
+            }
+            LayerMemory::State(state) => {
+                parts.extend(request.slots.iter().map(|slot| MemoryPart::Slot { state, slot: slot.0 as usize }));
+                for Log { place, positions, .. } in logs {
+                    let logged = |position| MemoryPart::Logged { state, place: *place, position };
+                    parts.extend(positions.clone().map(logged));
+                }
+            }
         }
-    };
-    layers.iter().flat_map(move |memory| (0..).map_while(move |index| part(*memory, index)))
+    }
+    parts
+}
+
+/// The log of a session that has uncertain tokens.
+fn log(open: &OpenSession, place: usize) -> Option<Log> {
+    let (first, tokens) = (open.certain as usize, open.uncertain as usize);
+    (tokens > 0).then(|| Log { session: open.session, place, positions: first..first.saturating_add(tokens) })
 }
 
 impl Stage {
     /// What goes before the bytes that a request asks for, and which memories they are of.
-    fn head(&self, request: &MemoryRequest) -> Result<(MemoryHead, Vec<LayerMemory>)> {
+    fn head(&self, request: &MemoryRequest) -> Result<(MemoryHead, Vec<LayerMemory>, Vec<Log>)> {
         if self.failed {
             return Err(Error::Stopped);
         }
         if request.samplers && !self.place.last {
             return Err(Error::NotTail);
         }
-        let layers = self.memories_of(request)?;
+        let (layers, sessions) = (self.memories_of(request)?, self.sessions.list());
+        let place = |session| self.sessions.get(session).ok()?.log_place();
+        let logs = sessions.iter().filter_map(|open| log(open, place(open.session)?)).collect::<Vec<_>>();
         let head = MemoryHead {
             form: self.loaded.memory_form(),
-            bytes: self.bytes_of(&layers, request)?,
+            bytes: self.bytes_of(&layers, request, &logs)?,
             next: self.next,
-            sessions: self.sessions.list(),
+            sessions,
             samplers: if request.samplers { self.tail.memories() } else { Vec::new() },
         };
-        Ok((head, layers))
+        Ok((head, layers, logs))
+    }
+
+    /// The logs that sessions of another stage get here: one after another.
+    fn new_logs(&self, sessions: &[OpenSession]) -> Result<Vec<Log>> {
+        let uncertain = sessions.iter().filter(|open| open.uncertain > 0);
+        let logs: Vec<Log> = uncertain.enumerate().filter_map(|(place, open)| log(open, place)).collect();
+        let (spec, longest) = (self.loaded.memory().logs, logs.iter().map(|log| log.positions.len()).max());
+        for (what, found, limit) in [
+            ("sessions with uncertain tokens", logs.len(), spec.sessions),
+            ("uncertain tokens of a session", longest.unwrap_or_default(), spec.tokens),
+        ] {
+            if found > limit {
+                return Err(Error::OverLimit { what, found, limit });
+            }
+        }
+        Ok(logs)
     }
 
     /// The memories of the layers that a request names, in their order.
@@ -208,17 +248,23 @@ impl Stage {
         Ok(())
     }
 
-    fn bytes_of(&self, layers: &[LayerMemory], request: &MemoryRequest) -> Result<u64> {
-        parts(layers, request).map(|part| Ok(self.loaded.part_bytes(part)? as u64)).sum()
+    fn bytes_of(&self, layers: &[LayerMemory], request: &MemoryRequest, logs: &[Log]) -> Result<u64> {
+        parts(layers, request, logs).into_iter().map(|part| Ok(self.loaded.part_bytes(part)? as u64)).sum()
     }
 
     /// Are these the bytes that this stage would have given?
-    fn check_head(&self, head: &MemoryHead, layers: &[LayerMemory], request: &MemoryRequest) -> Result<()> {
+    fn check_head(
+        &self,
+        head: &MemoryHead,
+        layers: &[LayerMemory],
+        request: &MemoryRequest,
+        logs: &[Log],
+    ) -> Result<()> {
         let form = self.loaded.memory_form();
         if head.form != form {
             return Err(Error::Memories { what: format!("memories of the form {}, not {form}", head.form) });
         }
-        let expected = self.bytes_of(layers, request)?;
+        let expected = self.bytes_of(layers, request, logs)?;
         if head.bytes != expected {
             return Err(Error::Memories { what: format!("{} bytes instead of {expected}", head.bytes) });
         }
@@ -246,9 +292,11 @@ impl Stage {
             }
             self.tail.restore(samplers)?;
         }
-        for OpenSession { session, slot, pages } in sessions {
-            self.sessions.adopt(*session, slot.0 as usize, pages)?;
-            self.open.open(*session);
+        let logs = self.new_logs(sessions)?;
+        for open in sessions {
+            let log = logs.iter().find(|log| log.session == open.session);
+            self.sessions.adopt(open, log.map(|log| log.place))?;
+            self.open.open(open.session);
         }
         self.next = next;
         self.failed = false;

@@ -6,7 +6,7 @@ use std::sync::{Arc, LazyLock};
 
 use paceline_compute::Device;
 use paceline_compute::cpu::CpuDevice;
-use paceline_compute::device::MemorySpec;
+use paceline_compute::device::{LogSpec, MemorySpec};
 use paceline_gguf::{Gguf, KvType, ModelShape};
 use paceline_model::StageLayers;
 use paceline_proto::{
@@ -33,6 +33,7 @@ const MEMORY: MemorySpec = MemorySpec {
     value_type: KvType::Q8_0,
     rows: ROWS,
     wanted: WANTED,
+    logs: LogSpec { sessions: 2, tokens: 4 },
 };
 const GUEST: u128 = 100;
 

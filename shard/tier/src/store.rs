@@ -24,6 +24,8 @@ pub struct Store {
     files: DataFiles,
     ledger: Ledger,
     counts: Counts,
+    /// Entries that made room since somebody asked.
+    evicted: Vec<EntryKey>,
 }
 
 /// The bytes of one layer.
@@ -97,7 +99,8 @@ impl Store {
             }
         }
         let counts = Counts { refused: lost.len() as u64, ..Counts::default() };
-        let mut store = Self { folder: folder.to_owned(), budget, index, files, ledger: Ledger::new(whole), counts };
+        let (ledger, evicted) = (Ledger::new(whole), Vec::new());
+        let mut store = Self { folder: folder.to_owned(), budget, index, files, ledger, counts, evicted };
         if !lost.is_empty() {
             warn!(folder = %folder.display(), entries = lost.len(), "files of entries are missing; the entries are dropped");
             store.forget(&lost)?;
@@ -106,6 +109,8 @@ impl Store {
         found.keys().for_each(|file| store.files.remove(*file));
         let nobody = [EntryKey([0; 32]); 2];
         store.make_room(0, nobody)?;
+        // Nobody has heard of them.
+        store.evicted.clear();
         info!(folder = %folder.display(), entries = store.ledger.len(), bytes = store.ledger.bytes(), "disk tier opened");
         Ok(store)
     }
@@ -216,6 +221,11 @@ impl Store {
         Counts { entries: self.ledger.len() as u64, bytes: self.ledger.bytes(), ..self.counts }
     }
 
+    /// Entries that made room for others since this was last asked.
+    pub fn take_evicted(&mut self) -> Vec<EntryKey> {
+        std::mem::take(&mut self.evicted)
+    }
+
     /// Notes in the index which entries were used; also done whenever something is kept.
     ///
     /// # Errors
@@ -241,6 +251,7 @@ impl Store {
         }
         if !evicted.is_empty() {
             self.counts.evicted += evicted.len() as u64;
+            self.evicted.extend(evicted.iter().map(|(key, _)| *key));
             self.forget(&evicted)?;
         }
         Ok(self.ledger.bytes().saturating_add(needed) <= self.budget)

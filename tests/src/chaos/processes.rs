@@ -34,11 +34,16 @@ pub struct Plan {
     pub shards: usize,
     /// More flags of the coordinator, and of the process that says what is expected.
     pub flags: Vec<String>,
+    /// Shards have disks for what they remember, of so many MiB.
+    pub disk_mib: Option<u64>,
 }
 
 impl Plan {
     /// Places for all clients, and prompts in small pieces, so that a fault meets prompts that are half read.
     pub const FLAGS: [&str; 6] = ["--ctx", "2048", "--sessions", "8", "--prefill-chunk", "64"];
+    /// Memory for few states between turns, so that much comes back from disks.
+    pub const LITTLE_CACHE: [&str; 8] =
+        ["--ctx", "2048", "--sessions", "4", "--prefill-chunk", "64", "--cache-ram", "8M"];
     /// Fewer places than clients.
     pub const FEW_PLACES: [&str; 8] = ["--ctx", "2048", "--sessions", "6", "--prefill-chunk", "64", "--queue", "16"];
 }
@@ -217,6 +222,7 @@ impl Cluster {
         let log = self.log(index);
         let log = File::options().create(true).append(true).open(log).expect("writable");
         let cache = self.cache(index);
+        let disk = self.plan.disk_mib.map(|mib| format!("{}:{mib}M", self.remembers(index).display()));
         let shard = &mut self.shards[index];
         assert!(shard.process.is_none(), "shard {index} runs");
         let mut command = command(&self.plan);
@@ -226,6 +232,7 @@ impl Cluster {
         command.arg("--advertise").arg(entrance(index + 1).to_string());
         command.arg("--join").arg(shard.joins_at.to_string());
         command.arg("--token-file").arg(self.folder.path().join("token")).arg("--cache").arg(cache);
+        command.args(disk.iter().flat_map(|disk| ["--cache-disk", disk]));
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(log);
         shard.process = Some(command.spawn().expect("the program starts"));
         shard.starts += 1;
@@ -391,6 +398,10 @@ impl Cluster {
 
     fn cache(&self, index: usize) -> PathBuf {
         self.folder.path().join(format!("cache{index}"))
+    }
+
+    fn remembers(&self, index: usize) -> PathBuf {
+        self.folder.path().join(format!("disk{index}"))
     }
 
     fn await_that(&mut self, what: &str, holds: impl Fn(&Self) -> bool) {

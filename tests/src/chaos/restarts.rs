@@ -74,7 +74,7 @@ impl Restarts {
 }
 
 /// Waits until every client has a whole answer from now on.
-fn await_answers(board: &Board, cluster: &Cluster) {
+pub(super) fn await_answers(board: &Board, cluster: &Cluster) {
     let before: Vec<u64> = board.state().clients.iter().map(|client| client.answered).collect();
     let all = board
         .wait(PATIENCE, |state| state.clients.iter().zip(&before).all(|(client, before)| client.answered > *before));

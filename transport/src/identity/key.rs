@@ -13,7 +13,7 @@ const PRIVATE_PREFIX: [u8; 16] =
 /// What stands before the 32 bytes of a public key in SubjectPublicKeyInfo.
 const PUBLIC_PREFIX: [u8; 12] = [0x30, 0x2a, 0x30, 0x05, 0x06, 0x03, 0x2b, 0x65, 0x70, 0x03, 0x21, 0x00];
 
-/// A node's private key. It never leaves the process that made it.
+/// A node's private key. It leaves the process that made it only as a seed in a file of a node that keeps its name.
 pub struct NodeKey(KeyPair);
 
 impl NodeKey {
@@ -25,8 +25,19 @@ impl NodeKey {
         KeyPair::generate_for(&PKCS_ED25519).map(Self).map_err(Error::certificate)
     }
 
+    /// A seed from which the same key can be made again; as secret as the key.
+    ///
+    /// # Errors
+    /// [`Certificate`](Error::Certificate) when the system has no randomness.
+    pub fn new_seed() -> Result<[u8; 32]> {
+        random()
+    }
+
     /// The key that belongs to a seed.
-    pub(super) fn from_seed(seed: &[u8; 32]) -> Result<Self> {
+    ///
+    /// # Errors
+    /// [`Certificate`](Error::Certificate) for what is no seed.
+    pub fn from_seed(seed: &[u8; 32]) -> Result<Self> {
         let pkcs8 = [&PRIVATE_PREFIX[..], seed].concat();
         let pair = KeyPair::from_pkcs8_der_and_sign_algo(&PrivatePkcs8KeyDer::from(pkcs8), &PKCS_ED25519);
         pair.map(Self).map_err(Error::certificate)

@@ -121,7 +121,7 @@ impl ClusterActor {
         if std::mem::replace(&mut self.shown, true) {
             return say(&format!("serving again (epoch {epoch})\n{}", text::table(stages)));
         }
-        say(&text::ready(&self.settings.engine.model(), stages, self.settings.api));
+        say(&text::ready(&self.settings.engine.model(), stages, &self.settings.api));
     }
 
     /// Lets the row in force come to rest.

@@ -1,6 +1,7 @@
 //! A text completion in one piece.
 
 use serde::Serialize;
+use utoipa::ToSchema;
 
 use super::Reply;
 use crate::head::Head;
@@ -9,7 +10,7 @@ use crate::transcript::Transcript;
 use crate::usage::{Tally, Timings, Usage};
 
 /// The response.
-#[derive(Debug, Serialize)]
+#[derive(Debug, Serialize, ToSchema)]
 pub(super) struct TextCompletion<'r> {
     #[serde(flatten)]
     head: &'r Head,
@@ -18,13 +19,15 @@ pub(super) struct TextCompletion<'r> {
     timings: Timings,
 }
 
-#[derive(Debug, Serialize)]
+#[derive(Debug, Serialize, ToSchema)]
+#[schema(as = TextChoice)]
 struct Choice<'r> {
     index: usize,
     text: String,
     logprobs: Option<TextLogprobs>,
     finish_reason: &'static str,
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<Vec<u32>>)]
     prompt_token_ids: Option<&'r [u32]>,
     #[serde(skip_serializing_if = "Option::is_none")]
     token_ids: Option<Vec<u32>>,
@@ -35,7 +38,7 @@ impl<'r> TextCompletion<'r> {
         let choices = transcripts.into_iter().enumerate();
         Self {
             head: &reply.head,
-            choices: choices.map(|(index, transcript)| Choice::new(reply, index, transcript)).collect(),
+            choices: choices.map(|(index, transcript)| Choice::new(reply, index, &transcript)).collect(),
             usage: tally.usage(),
             timings: tally.timings(),
         }
@@ -43,14 +46,14 @@ impl<'r> TextCompletion<'r> {
 }
 
 impl<'r> Choice<'r> {
-    fn new(reply: &'r Reply, index: usize, transcript: Transcript) -> Self {
+    fn new(reply: &'r Reply, index: usize, transcript: &Transcript) -> Self {
         Self {
             index,
-            logprobs: reply.logprobs.then(|| logprobs(reply, &transcript)),
+            logprobs: reply.logprobs.then(|| logprobs(reply, transcript)),
             finish_reason: transcript.finish_reason,
             prompt_token_ids: reply.prompt_token_ids(index),
             token_ids: reply.delivery.token_ids.then(|| transcript.token_ids()),
-            text: transcript.text,
+            text: format!("{}{}", reply.echo(index), transcript.answer.text),
         }
     }
 }

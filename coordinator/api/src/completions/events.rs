@@ -1,6 +1,6 @@
 //! A text completion as events.
 
-use paceline_coordinator::{Finished, TokenUpdate};
+use paceline_coordinator::{Finished, Reuse, TokenUpdate};
 use serde::Serialize;
 
 use super::Reply;
@@ -68,7 +68,14 @@ impl TextEvents {
 }
 
 impl EventWriter for TextEvents {
-    fn start(&mut self, _events: &mut Events) {}
+    fn start(&mut self, _reuse: Reuse, events: &mut Events) {
+        for index in 0..self.reply.count() {
+            let text = self.reply.echo(index);
+            if !text.is_empty() {
+                events.data(&self.chunk(vec![Choice { index, text, ..Choice::default() }]));
+            }
+        }
+    }
 
     fn token(&mut self, index: usize, update: &TokenUpdate, events: &mut Events) {
         let logprobs = self.logprobs(index, update);

@@ -64,6 +64,11 @@ async fn an_answer_in_one_piece() {
             "completion_tokens": 3,
             "total_tokens": prompt_tokens + 3,
             "prompt_tokens_details": { "cached_tokens": 2 },
+            "completion_tokens_details": {
+                "accepted_prediction_tokens": 0,
+                "rejected_prediction_tokens": 0,
+                "reasoning_tokens": 0,
+            },
         },
         "timings": {
             "queued_ms": 5.0,
@@ -76,6 +81,8 @@ async fn an_answer_in_one_piece() {
             "predicted_n": 3,
             "predicted_ms": 20.0,
             "predicted_per_second": 100.0,
+            "draft_n": 0,
+            "draft_n_accepted": 0,
         },
     });
     assert_eq!(timeless(response.json()), expected);

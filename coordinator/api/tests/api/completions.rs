@@ -30,6 +30,11 @@ async fn a_continuation_in_one_piece() {
             "completion_tokens": 2,
             "total_tokens": 4,
             "prompt_tokens_details": { "cached_tokens": 2 },
+            "completion_tokens_details": {
+                "accepted_prediction_tokens": 0,
+                "rejected_prediction_tokens": 0,
+                "reasoning_tokens": 0,
+            },
         },
         "timings": null,
     });

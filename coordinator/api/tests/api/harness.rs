@@ -7,7 +7,8 @@ use std::time::Duration;
 use paceline_api::ApiConfig;
 use paceline_coordinator::testing::{Call, Played, played_engine};
 use paceline_coordinator::{
-    FinishReason, Finished, Generation, Missed, ModelCard, Reuse, Tier, Timings, TokenUpdate, Update, Usage,
+    DraftSettings, FinishReason, Finished, Generation, Missed, ModelCard, Reuse, Tier, Timings, TokenUpdate, Update,
+    Usage,
 };
 use paceline_proto::SessionId;
 use paceline_text::{ChatTemplate, TokenKind, Tokenizer, Vocabulary, VocabularyModel};
@@ -37,9 +38,15 @@ pub(crate) struct Service {
 
 impl Service {
     pub(crate) fn start(config: ApiConfig) -> Self {
-        let tokenizer = Arc::new(Tokenizer::new(vocabulary()).unwrap());
-        let template = Arc::new(ChatTemplate::for_model(None, &tokenizer).unwrap());
-        let (engine, played) = played_engine(model_card(), tokenizer, Some(template));
+        Self::with_template(config, &[], None)
+    }
+
+    /// With further tokens in the vocabulary, and a template of its own.
+    pub(crate) fn with_template(config: ApiConfig, tags: &[&str], template: Option<&str>) -> Self {
+        let tokenizer = tokenizer(tags);
+        let template = Arc::new(ChatTemplate::for_model(template, &tokenizer).unwrap());
+        let card = ModelCard { vocabulary: VOCABULARY + tags.len(), ..model_card() };
+        let (engine, played) = played_engine(card, tokenizer, Some(template));
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap();
         let (stop, stopped) = oneshot::channel::<()>();
@@ -98,7 +105,12 @@ pub(crate) fn tokens_of(text: &str) -> Vec<TokenUpdate> {
     for character in text.chars() {
         let mut buffer = [0; 4];
         for byte in character.encode_utf8(&mut buffer).bytes() {
-            updates.push(TokenUpdate { token: u32::from(byte), text: String::new(), logprobs: None });
+            updates.push(TokenUpdate {
+                token: u32::from(byte),
+                text: String::new(),
+                marks: Vec::new(),
+                logprobs: None,
+            });
         }
         updates.last_mut().unwrap().text = character.to_string();
     }
@@ -125,7 +137,8 @@ pub(crate) fn finished(reason: FinishReason, prompt_tokens: usize, completion_to
     Update::Finished(Finished {
         reason,
         text: String::new(),
-        usage: Usage { prompt_tokens, completion_tokens, cached_tokens: 2 },
+        marks: Vec::new(),
+        usage: Usage { prompt_tokens, completion_tokens, cached_tokens: 2, ..Usage::default() },
         reuse: known(),
         timings: Timings {
             queued: Duration::from_millis(5),
@@ -158,7 +171,18 @@ fn model_card() -> ModelCard {
         parameters: 1_000_000,
         file_bytes: 2_000_000,
         stages: 2,
+        drafts: DraftSettings::NONE,
     }
+}
+
+/// The played model's tokens, and `tags` from 258 on.
+pub(crate) fn tokenizer(tags: &[&str]) -> Arc<Tokenizer> {
+    let mut vocabulary = vocabulary();
+    for tag in tags {
+        vocabulary.tokens.push((*tag).into());
+        vocabulary.kinds.push(TokenKind::UserDefined);
+    }
+    Arc::new(Tokenizer::new(vocabulary).unwrap())
 }
 
 /// Token `b` is byte `b`.

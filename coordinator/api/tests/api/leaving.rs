@@ -107,7 +107,7 @@ async fn who_reads_nothing_is_given_up() {
     let mut service = Service::start(ApiConfig { stall_timeout: Duration::from_millis(50), ..ApiConfig::default() });
     let _client = service.post("/v1/completions", r#"{"prompt": "hi", "stream": true}"#).await;
     let session = admit(service.call().await);
-    let update = || TokenUpdate { token: 97, text: "a".repeat(1 << 16), logprobs: None };
+    let update = || TokenUpdate { token: 97, text: "a".repeat(1 << 16), marks: Vec::new(), logprobs: None };
     // Fills the buffers of both sockets; ends when the session is dropped.
     let feed = async { while session.send(Update::Token(update())).await.is_ok() {} };
     patient(feed).await;

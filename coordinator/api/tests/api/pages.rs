@@ -1,9 +1,9 @@
 //! The small pages, and who may see them.
 
 use metrics_exporter_prometheus::PrometheusBuilder;
-use paceline_api::{ApiConfig, ApiKeys, SERVICE, StatusReport};
+use paceline_api::{ApiConfig, ApiKey, ApiKeys, SERVICE, StatusReport};
 use paceline_coordinator::placement::{MemoryBytes, StageMemory};
-use paceline_coordinator::{CacheStatus, FinishReason, LinkCard, StageCard, StageStatus, Status};
+use paceline_coordinator::{CacheStatus, DraftStatus, FinishReason, LinkCard, StageCard, StageStatus, Status};
 use serde_json::json;
 
 use crate::client::Client;
@@ -111,8 +111,14 @@ async fn requests_and_the_engine_are_measured() {
     // The recorder is the process's, so other tests are counted too, on other pages.
     let handle = PrometheusBuilder::new().install_recorder().unwrap();
     let mut service = Service::start(ApiConfig { metrics: Some(handle), ..ApiConfig::default() });
-    *service.played.status.lock().unwrap() =
-        Status { running: 3, decode_tokens: 77, steps: 9, cache: remembered(), ..busy_status() };
+    *service.played.status.lock().unwrap() = Status {
+        running: 3,
+        decode_tokens: 77,
+        steps: 9,
+        drafts: DraftStatus { run: 8, accepted: 5, ..DraftStatus::default() },
+        cache: remembered(),
+        ..busy_status()
+    };
     assert_eq!(service.get("/no/such/page").await.status, 404);
     let mut client = service.post("/v1/completions", r#"{"prompt": "a"}"#).await;
     answer(service.call().await, "b", FinishReason::EndToken).await;
@@ -121,6 +127,8 @@ async fn requests_and_the_engine_are_measured() {
     for line in [
         "paceline_sessions_running 3",
         "paceline_decode_tokens_total 77",
+        "paceline_drafts_total 8",
+        "paceline_drafts_accepted_total 5",
         r#"paceline_http_requests_total{endpoint="none",status="404"}"#,
         r#"paceline_http_requests_total{endpoint="/v1/completions",status="200"}"#,
         r#"paceline_http_request_seconds_count{endpoint="/v1/completions"}"#,
@@ -169,7 +177,7 @@ async fn the_first_page_lists_the_others() {
 
 #[tokio::test]
 async fn keys_open_everything_but_health_which_is_open() {
-    let api_keys = ApiKeys::new(["secret", "other"]);
+    let api_keys = ApiKeys::new(["secret", "other"].map(ApiKey::new));
     let service = Service::start(ApiConfig { api_keys, ..ApiConfig::default() });
     for (path, key, status) in [
         ("/v1/models", "", 401),
@@ -190,5 +198,28 @@ async fn keys_open_everything_but_health_which_is_open() {
             assert_eq!(response.header("www-authenticate"), Some("Bearer"));
             assert_eq!(response.json()["error"]["code"], "invalid_api_key");
         }
+    }
+}
+
+#[tokio::test]
+async fn every_page_is_described() {
+    let service = Service::start(ApiConfig::default());
+    let description = service.get("/openapi.json").await.json();
+    let listed = service.get("/").await.body;
+    let pages = listed.lines().filter_map(|line| {
+        let mut words = line.split_whitespace();
+        Some((words.next().filter(|word| ["GET", "POST"].contains(word))?.to_lowercase(), words.next()?))
+    });
+    let mut count = 0;
+    for (method, path) in pages {
+        assert!(description["paths"][path][&method].is_object(), "{method} {path} is not described");
+        count += 1;
+    }
+    assert!(count > 15, "only {count} pages are listed");
+    // Every reference leads somewhere.
+    let text = description.to_string();
+    for reference in text.split("\"$ref\":\"#").skip(1) {
+        let pointer = reference.split('"').next().unwrap();
+        assert!(description.pointer(pointer).is_some(), "{pointer} leads nowhere");
     }
 }

@@ -74,10 +74,9 @@ async fn parameters_out_of_range_are_refused_with_their_range() {
 }
 
 #[tokio::test]
-async fn what_only_one_page_knows_is_checked_there() {
+async fn what_only_chats_know_is_checked_there() {
     let service = Service::start(ApiConfig { prompt_bytes: 1000, ..ApiConfig::default() });
     let long = "x".repeat(1001);
-    let many = vec!["a"; 129];
     let message = |message: Value| json!({ "messages": [{ "role": "user", "content": "a" }, message] });
     for (path, body, param, says) in [
         (CHAT, json!({}), "messages", "messages is missing"),
@@ -89,10 +88,57 @@ async fn what_only_one_page_knows_is_checked_there() {
         (CHAT, message(json!({ "role": "user", "content": 5 })), "messages", "message 1"),
         (CHAT, message(json!({ "role": "user", "content": [{ "type": "image_url" }] })), "messages", "\"image_url\""),
         (CHAT, message(json!({ "role": "user", "content": long })), "messages", "the most is 1000"),
+        (CHAT, json!({ "tools": [5] }), "tools[0]", "tools[0] is no object"),
+        (CHAT, json!({ "tools": [{ "type": "web_search" }] }), "tools[0].type", "only functions are served"),
+        (CHAT, json!({ "tools": [{ "function": {} }] }), "tools[0].function.name", "must have a name"),
+        (
+            CHAT,
+            json!({ "tools": [{ "name": "f", "parameters": 5 }] }),
+            "tools[0].parameters",
+            "tools[0].parameters is no JSON schema",
+        ),
+        (CHAT, json!({ "tool_choice": "required" }), "tool_choice", "there are no tools"),
+        (CHAT, json!({ "tool_choice": "perhaps" }), "tool_choice", "\"perhaps\", it must be \"auto\""),
+        (CHAT, json!({ "tool_choice": { "function": 5 } }), "tool_choice", "or name a function"),
+        (
+            CHAT,
+            json!({ "tools": [{ "name": "f" }], "tool_choice": { "type": "function", "function": { "name": "g" } } }),
+            "tool_choice",
+            "names \"g\", but tools has no such function",
+        ),
+        (CHAT, json!({ "response_format": { "type": "xml" } }), "response_format.type", "\"xml\", it must be"),
+        (CHAT, json!({ "response_format": 5 }), "response_format.type", "is missing"),
+        (
+            CHAT,
+            json!({ "response_format": { "type": "json_schema", "json_schema": { "name": "a" } } }),
+            "response_format.json_schema.schema",
+            "is missing, send a JSON schema",
+        ),
+        (CHAT, json!({ "guided_json": "{" }), "guided_json", "guided_json is no JSON schema"),
+        (CHAT, json!({ "guided_choice": ["a"], "regex": "b" }), "guided_choice", "two structures at once"),
+        (CHAT, json!({ "structured_outputs": { "ebnf": "a" } }), "structured_outputs", "has none of"),
+        (CHAT, json!({ "reasoning_effort": "much" }), "reasoning_effort", "\"much\", it must be one of"),
+        (CHAT, json!({ "reasoning_effort": 5 }), "reasoning_effort", "reasoning_effort: invalid type"),
+        (CHAT, json!({ "reasoning": { "effort": "x" } }), "reasoning.effort", "reasoning.effort is \"x\""),
+        (CHAT, json!({ "thinking": { "type": "on" } }), "thinking.type", "\"on\", it must be \"enabled\""),
+        (CHAT, json!({ "thinking_budget_tokens": -2 }), "thinking_budget_tokens", "thinking_budget_tokens is -2"),
+        (CHAT, json!({ "reasoning_format": "xml" }), "reasoning_format", "reasoning_format is \"xml\""),
         (CHAT, json!({ "top_logprobs": 21 }), "top_logprobs", "top_logprobs is 21, it must be from 0 to 20"),
         (CHAT, json!({ "top_logprobs": 2 }), "top_logprobs", "top_logprobs is 2, but logprobs is not true"),
         (CHAT, json!({ "logprobs": 2 }), "logprobs", "logprobs: invalid type: integer `2`"),
         (CHAT, json!({ "chat_template_kwargs": 1 }), "chat_template_kwargs", "chat_template_kwargs: invalid type"),
+    ] {
+        let response = service.exchange(path, &body.to_string()).await;
+        check(&response, 400, "invalid_value", &json!(param), says);
+    }
+}
+
+#[tokio::test]
+async fn what_only_one_page_of_texts_knows_is_checked_there() {
+    let service = Service::start(ApiConfig { prompt_bytes: 1000, ..ApiConfig::default() });
+    let long = "x".repeat(1001);
+    let many = vec!["a"; 129];
+    for (path, body, param, says) in [
         (TEXT, json!({}), "prompt", "prompt is missing"),
         (TEXT, json!({ "prompt": 5 }), "prompt", "prompt: expected a string, a list of strings, a list of token ids"),
         (TEXT, json!({ "prompt": ["a", 5] }), "prompt", "prompt: expected"),
@@ -120,17 +166,12 @@ async fn what_only_one_page_knows_is_checked_there() {
 async fn what_would_change_the_answer_is_not_ignored() {
     let service = Service::start(ApiConfig::default());
     for (param, value) in [
-        ("response_format", json!({ "type": "json_object" })),
-        ("tool_choice", json!("required")),
-        ("tool_choice", json!({ "type": "function", "function": { "name": "f" } })),
         ("functions", json!([{ "name": "f" }])),
         ("function_call", json!({ "name": "f" })),
         ("modalities", json!(["text", "audio"])),
         ("audio", json!({ "voice": "v" })),
-        ("grammar", json!("root ::= \"a\"")),
         ("best_of", json!(3)),
         ("suffix", json!("end")),
-        ("echo", json!(true)),
         ("min_tokens", json!(5)),
     ] {
         for path in [CHAT, TEXT] {
@@ -138,6 +179,40 @@ async fn what_would_change_the_answer_is_not_ignored() {
             check(&response, 400, "unsupported_parameter", &json!(param), &format!("{param} is not served"));
         }
     }
+}
+
+#[tokio::test]
+async fn structures_that_no_answer_can_have_are_refused_before_anything_is_computed() {
+    let service = Service::start(ApiConfig::default());
+    let strict = json!({ "name": "f", "strict": true, "parameters": { "properties": { "a": { "type": "flower" } } } });
+    for (request, param, says) in [
+        (
+            json!({ "response_format": { "type": "json_schema", "json_schema": { "schema": { "type": "flower" } } } }),
+            "response_format.json_schema.schema",
+            "flower",
+        ),
+        (
+            json!({ "guided_json": { "type": "integer", "minimum": 3, "maximum": 1 } }),
+            "guided_json",
+            "cannot be followed",
+        ),
+        (json!({ "guided_regex": "[a-" }), "guided_regex", "cannot be followed"),
+        (json!({ "guided_choice": [] }), "guided_choice", "nothing to choose from"),
+        (json!({ "grammar": "start: other" }), "grammar", "other"),
+        (
+            json!({ "tools": [{ "type": "function", "function": strict }] }),
+            "tools[0].function.parameters",
+            "cannot be followed strictly",
+        ),
+    ] {
+        let mut body = json!({ "messages": [{ "role": "user", "content": "a" }] });
+        body.as_object_mut().unwrap().extend(request.as_object().unwrap().clone());
+        let response = service.exchange(CHAT, &body.to_string()).await;
+        check(&response, 400, "invalid_value", &json!(param), says);
+    }
+    let body = json!({ "messages": [{ "role": "user", "content": "a" }], "grammar": "root ::= \"a\"" });
+    let response = service.exchange(CHAT, &body.to_string()).await;
+    check(&response, 400, "unsupported_parameter", &json!("grammar"), "another syntax");
 }
 
 #[tokio::test]

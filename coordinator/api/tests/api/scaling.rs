@@ -3,7 +3,8 @@
 use std::sync::{Arc, Mutex};
 
 use paceline_api::{
-    ApiConfig, ApiKeys, ScaleAction, ScaleError, ScaleOutcome, ScaleReport, ScaleRequest, Scaled, Scaling, StageShare,
+    ApiConfig, ApiKey, ApiKeys, ScaleAction, ScaleError, ScaleOutcome, ScaleReport, ScaleRequest, Scaled, Scaling,
+    StageShare,
 };
 use serde_json::json;
 
@@ -96,6 +97,6 @@ async fn nobody_changes_the_row_without_a_key_or_where_there_is_none() {
     let service = Service::start(ApiConfig::default());
     let answer = service.exchange("/admin/v1/scale", r#"{"action": "add"}"#).await;
     assert_eq!((answer.status, &answer.json()["error"]["code"]), (422, &json!("impossible")));
-    let service = Service::start(ApiConfig { api_keys: ApiKeys::new(["secret"]), ..ApiConfig::default() });
+    let service = Service::start(ApiConfig { api_keys: ApiKeys::new([ApiKey::new("secret")]), ..ApiConfig::default() });
     assert_eq!(service.exchange("/admin/v1/scale", r#"{"action": "add"}"#).await.status, 401);
 }

@@ -8,10 +8,12 @@ use std::time::Duration;
 
 use paceline_proto::SessionId;
 
+use super::following::Awaits;
 use super::running::Place;
 use super::{Action, Coordinator, Loss, Opening};
 use crate::limits::Limits;
 use crate::prefix::Found;
+use crate::reuse::Tier;
 
 /// Why a session will not run.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -173,6 +175,8 @@ impl Coordinator {
             let mut found = self.find(&opening.tokens);
             let leader = self.leader(&opening.tokens, found.cached);
             let known = leader.map_or(found.cached, |(_, goal)| goal.max(found.cached));
+            let mut on_disk = self.more_on_disk(&opening.tokens, known);
+            let (leader, known) = if on_disk { (None, found.cached) } else { (leader, known) };
             let mut needed = self.limits.pages_for(wanted) - known / self.limits.page_tokens;
             let mut fits = self.make_room_beside(&found, needed + spare);
             if !fits && self.running.is_empty() && self.lingering.is_empty() {
@@ -181,6 +185,7 @@ impl Coordinator {
                     continue;
                 }
                 (found, needed) = (Found::nothing(found.matched), self.limits.pages_for(wanted));
+                on_disk = false;
                 fits = self.make_room(needed);
             }
             if !fits {
@@ -192,11 +197,13 @@ impl Coordinator {
             let slot = self.slots.take().expect("a slot is free");
             let (number, first) = self.waiting.pop_first().expect("it waits");
             let place = Place { slot, pages, number, restores: first.restores.unwrap_or(0) };
-            if let Some(leader) = leader {
-                self.follow(first, place, leader);
+            let awaits = if on_disk { self.await_disk(&opening.tokens, found.cached) } else { None };
+            let awaits = awaits.or(leader.map(|(leader, goal)| Awaits::Leader { leader, goal }));
+            if let Some(awaits) = awaits {
+                self.follow(first, place, awaits);
             } else {
                 self.counts.admitted += u64::from(!first.is_interrupted());
-                self.begin(session, place, opening, &found, actions);
+                self.begin(session, place, opening, &found, Tier::Device, actions);
             }
         }
     }

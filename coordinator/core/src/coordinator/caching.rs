@@ -9,7 +9,8 @@
 //! came back as computed, with its tokens known. So whoever computes the same finds it while this session still runs.
 //!
 //! *After*: its last, partly filled page enters, and its slot becomes a snapshot of all that it has run. When all that is
-//! under way is the one row that was run ahead, it lingers until that is back, since its state is not known before.
+//! under way is the one row that was run ahead, it lingers until that is back, since its state is not known before; and where
+//! tokens are uncertain on the stages, until they are not (`speculation.rs`).
 
 use std::collections::VecDeque;
 
@@ -176,7 +177,7 @@ impl Coordinator {
     }
 
     /// What a session is told of what was found.
-    pub(super) fn reuse(&mut self, found: &Found, tokens: usize) -> Reuse {
+    pub(super) fn reuse(&mut self, found: &Found, tokens: usize, tier: Tier) -> Reuse {
         let (cached, useful) = (found.cached, found.matched.min(tokens - 1));
         let missed = match () {
             () if cached + 1 >= tokens => None,
@@ -188,8 +189,10 @@ impl Coordinator {
         counts.lookups += 1;
         counts.hits += u64::from(cached > 0);
         counts.cached_tokens += cached as u64;
+        counts.disk_hits += u64::from(tier == Tier::Disk);
+        counts.disk_tokens += if tier == Tier::Disk { cached as u64 } else { 0 };
         counts.reread_tokens += (useful - cached) as u64;
-        Reuse { cached, tier: Tier::Device, matched: found.matched, missed }
+        Reuse { cached, tier, matched: found.matched, missed }
     }
 
     /// Makes room for pages by evicting the least valuable; false, and nothing evicted, if there are too few.
@@ -257,11 +260,15 @@ impl Coordinator {
         let mut keeps_slot = false;
         if self.limits.caches() && !caching.unknown && running.opened() {
             let (node, behind) = (caching.node, &caching.history[caching.depth * page_tokens..known]);
+            if !self.limits.has_states {
+                self.keep_path(node);
+            }
             if !behind.is_empty() {
                 let page = running.pages().pages()[caching.depth];
                 add_page(node, behind, page, &mut self.index, &mut self.pages, &mut self.slots);
             }
-            let whole = known > 0 && known == sent && caching.verified == sent && self.limits.has_states;
+            let certain = known == sent && caching.verified == sent && running.speculation.uncertain == 0;
+            let whole = known > 0 && certain && self.limits.has_states;
             if whole && self.index.worth(node, behind) && self.room_for_snapshot() {
                 keeps_slot = true;
                 self.slots.keep();
@@ -335,7 +342,7 @@ fn learn(running: &mut Running, index: &mut PrefixIndex, pages: &mut PagePool, s
 }
 
 /// Adds a page, unless its tokens are known; returns where they are.
-fn add_page(
+pub(super) fn add_page(
     parent: NodeId,
     tokens: &[u32],
     page: PageId,

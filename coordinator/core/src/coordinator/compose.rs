@@ -22,7 +22,7 @@ use std::time::Duration;
 
 use paceline_proto::{Chunk, ChunkResult, Operation, Outcome, SessionId, Step, StepId, Wanted};
 
-use super::running::Readiness;
+use super::running::{Bounds, Readiness};
 use super::switching::Hold;
 use super::{Action, Coordinator};
 use crate::limits::{LEAST_PART_ROWS, LEAST_PREFILL_ROWS, PARTS_PER_STAGE};
@@ -34,15 +34,20 @@ pub(super) struct InFlight {
     pub(super) chunks: Vec<Sent>,
     pub(super) prefill_rows: usize,
     pub(super) decode_rows: usize,
+    /// When it was sent, or the result before it came back if it is an answer to that; nothing if other steps are under
+    /// way too.
+    pub(super) alone_since: Option<Duration>,
 }
 
 /// A chunk on its way.
 #[derive(Debug)]
 pub(super) struct Sent {
     pub(super) session: SessionId,
-    /// How many of the session's tokens are run after it.
+    /// How many of the session's tokens are run after it, its drafts not counted.
     pub(super) end: usize,
-    wanted: Wanted,
+    pub(super) wanted: Wanted,
+    /// The guesses at its end.
+    pub(super) drafts: Vec<u32>,
 }
 
 impl InFlight {
@@ -54,6 +59,7 @@ impl InFlight {
                 (Outcome::Failed(_), _) | (Outcome::Stored, Wanted::Nothing) => true,
                 (Outcome::Sampled(_), Wanted::Sample) => true,
                 (Outcome::Vector(_), Wanted::Vector) => true,
+                (Outcome::Verified(verified), Wanted::Verify(_)) => sent.agrees(verified),
                 _ => false,
             };
             outcome && result.session == sent.session
@@ -64,15 +70,15 @@ impl InFlight {
 
 /// A step in the making.
 #[derive(Debug)]
-pub(super) struct Draft {
-    id: StepId,
-    operations: Vec<Operation>,
-    chunks: Vec<Chunk>,
-    values: Vec<f32>,
-    rows_left: usize,
-    wanted_left: usize,
+pub(super) struct Making {
+    pub(super) id: StepId,
+    pub(super) operations: Vec<Operation>,
+    pub(super) chunks: Vec<Chunk>,
+    pub(super) values: Vec<f32>,
+    pub(super) rows_left: usize,
+    pub(super) wanted_left: usize,
     prefill_rows: usize,
-    decode_rows: usize,
+    pub(super) decode_rows: usize,
 }
 
 /// Running sessions by what they could do, each list least recently served first.
@@ -88,11 +94,12 @@ impl Coordinator {
     pub(super) fn send_steps(&mut self, now: Duration, actions: &mut Vec<Action>) {
         while self.hold == Hold::No && self.steps.len() < self.limits.credits && !self.gathering(now) {
             self.grow(now, actions);
-            let Some(draft) = self.compose() else { break };
+            let Some(making) = self.compose() else { break };
+            let alone_since = self.steps.is_empty().then(|| self.begun(now));
             if self.steps.is_empty() {
                 self.moved = now;
             }
-            actions.push(self.send(draft));
+            actions.push(self.send(making, alone_since));
         }
         self.count_credit_wait(now);
     }
@@ -102,42 +109,43 @@ impl Coordinator {
         self.unanswered.last().is_some_and(|(since, _)| now < *since + self.limits.gather)
     }
 
-    fn compose(&mut self) -> Option<Draft> {
+    fn compose(&mut self) -> Option<Making> {
         let due = self.due();
         let ready = self.ready();
-        let mut draft = self.draft();
-        let ahead =
-            self.limits.run_ahead && (self.limits.stages == 1 || (ready.decode.is_empty() && ready.prefill.is_empty()));
+        let mut making = self.making();
+        let may_run_ahead = self.limits.stages == 1 || (ready.decode.is_empty() && ready.prefill.is_empty());
+        let ahead = self.limits.run_ahead && may_run_ahead && !self.would_draft(&ready.ahead);
         let groups = self.steps.iter().filter(|step| step.decode_rows > 0).count();
+        self.add_settling(&mut making);
         let (spare_rows, spare_wanted) = if ready.prefill.is_empty() { (0, 0) } else { (LEAST_PREFILL_ROWS, 1) };
-        draft.rows_left -= spare_rows;
-        draft.wanted_left -= spare_wanted;
+        making.rows_left = making.rows_left.saturating_sub(spare_rows);
+        making.wanted_left -= spare_wanted;
         let (decoding, most_groups) = (self.decoding(), self.groups());
         if groups < most_groups || ahead {
-            self.add_decode(&mut draft, &ready.decode, decoding.div_ceil(most_groups).max(1));
+            self.add_decode(&mut making, &ready.decode, decoding.div_ceil(most_groups).max(1));
         }
         if ahead {
-            self.add_ahead(&mut draft, &ready.ahead);
+            self.add_ahead(&mut making, &ready.ahead);
         }
-        draft.rows_left += spare_rows;
-        draft.wanted_left += spare_wanted;
-        let room = !draft.chunks.is_empty() || self.steps.len() < most_groups;
-        let asks = draft.decode_rows > 0 && !ready.prefill.is_empty() && self.pace.asks();
+        making.rows_left += spare_rows;
+        making.wanted_left += spare_wanted;
+        let room = !making.chunks.is_empty() || self.steps.len() < most_groups;
+        let asks = making.decode_rows > 0 && !ready.prefill.is_empty() && self.pace.asks();
         if decoding == 0 || (room && !asks) {
-            self.add_prefill(&mut draft, &ready.prefill, decoding > 0);
+            self.add_prefill(&mut making, &ready.prefill, decoding > 0);
         }
         // with nothing in flight no later step would take the closes and the copies along
         let memory_only = (!self.closes.is_empty() || !due.is_empty()) && self.steps.is_empty();
-        if draft.chunks.is_empty() && !memory_only {
+        if making.chunks.is_empty() && !memory_only {
             return None;
         }
-        self.take_snapshots(due, &mut draft.operations);
-        Some(draft)
+        self.take_snapshots(due, &mut making.operations);
+        Some(making)
     }
 
     /// A step that takes along nothing yet.
-    pub(super) fn draft(&self) -> Draft {
-        Draft {
+    pub(super) fn making(&self) -> Making {
+        Making {
             id: StepId(self.next_step),
             operations: Vec::new(),
             chunks: Vec::new(),
@@ -173,35 +181,51 @@ impl Coordinator {
         self.pace.groups(self.limits.stages).min(self.limits.credits)
     }
 
-    fn add_decode(&mut self, draft: &mut Draft, sessions: &[SessionId], most: usize) {
-        for session in sessions.iter().take(most) {
-            draft.decode_rows += self.add(draft, *session, draft.rows_left);
+    /// How many of these groups have a session.
+    pub(super) fn groups_busy(&self) -> usize {
+        self.groups().min(self.decoding()).max(1)
+    }
+
+    /// When the work of a step that is sent alone began: with the result that it answers, if it does.
+    fn begun(&self, now: Duration) -> Duration {
+        if now.saturating_sub(self.moved) <= self.limits.gather { self.moved } else { now }
+    }
+
+    fn add_decode(&mut self, making: &mut Making, sessions: &[SessionId], most: usize) {
+        let sessions = &sessions[..sessions.len().min(most)];
+        let drafts = self.allot_drafts(sessions, making);
+        for (place, (session, drafts)) in sessions.iter().zip(drafts).enumerate() {
+            let drafts = self.make_room_for_drafts(*session, drafts);
+            // those behind it have a row each
+            let behind = if drafts > 0 { sessions.len() - place - 1 } else { 0 };
+            let rows = making.rows_left.saturating_sub(behind);
+            making.decode_rows += self.add(making, *session, rows, drafts);
         }
     }
 
-    fn add_ahead(&mut self, draft: &mut Draft, sessions: &[SessionId]) {
+    fn add_ahead(&mut self, making: &mut Making, sessions: &[SessionId]) {
         for session in sessions {
-            if draft.rows_left == 0 || draft.wanted_left == 0 {
+            if making.rows_left == 0 || making.wanted_left == 0 {
                 return;
             }
             if !self.make_room_ahead(*session) {
                 continue;
             }
             let running = self.running.get_mut(session).expect("ready sessions run");
-            let chunk = running.run_ahead(draft.id).expect("its token is on its way");
-            draft.decode_rows += 1;
+            let chunk = running.run_ahead(making.id).expect("its token is on its way");
+            making.decode_rows += 1;
             self.counts.run_ahead_tokens += 1;
-            self.push(draft, chunk);
+            self.push(making, chunk);
         }
     }
 
-    fn add_prefill(&mut self, draft: &mut Draft, sessions: &[SessionId], beside_decode: bool) {
+    fn add_prefill(&mut self, making: &mut Making, sessions: &[SessionId], beside_decode: bool) {
         let (most, percent) = (self.limits.prefill_rows, self.limits.prefill_percent);
         let mut budget =
             if beside_decode { self.pace.prefill_rows(percent, most) } else { self.prefill_alone(sessions) };
         for session in sessions {
-            let rows = self.add(draft, *session, budget.min(draft.rows_left));
-            draft.prefill_rows += rows;
+            let rows = self.add(making, *session, budget.min(making.rows_left), 0);
+            making.prefill_rows += rows;
             budget -= rows;
         }
     }
@@ -219,42 +243,39 @@ impl Coordinator {
     }
 
     /// Sessions that wait for their next token. A reader too slow to answer does not count.
-    fn decoding(&self) -> usize {
+    pub(super) fn decoding(&self) -> usize {
         self.running.values().filter(|running| running.decodes() && running.unanswered_since().is_none()).count()
     }
 
-    /// Adds the session's next chunk of at most `most` rows; returns how many it has.
-    fn add(&mut self, draft: &mut Draft, session: SessionId, most: usize) -> usize {
+    /// Adds the session's next chunk of at most `most` rows, of these at most `drafts` drafts; returns how many it has.
+    fn add(&mut self, making: &mut Making, session: SessionId, most: usize, drafts: usize) -> usize {
         let running = self.running.get_mut(&session).expect("ready sessions run");
-        let most = most.min(running.room(&self.limits));
-        let Some(chunk) = running.cut(draft.id, most, draft.wanted_left > 0, &mut draft.values) else { return 0 };
+        let bounds = Bounds { rows: most.min(running.room(&self.limits)), wanted: making.wanted_left, drafts };
+        let Some(chunk) = running.cut(making.id, bounds, &mut making.values) else { return 0 };
         let rows = chunk.input.rows();
-        self.push(draft, chunk);
+        self.push(making, chunk);
         rows
     }
 
-    fn push(&mut self, draft: &mut Draft, chunk: Chunk) {
+    fn push(&mut self, making: &mut Making, chunk: Chunk) {
         let running = self.running.get_mut(&chunk.session).expect("ready sessions run");
-        running.prepare(&self.limits, &mut self.pages, &mut draft.operations);
+        running.prepare(&self.limits, &mut self.pages, &mut making.operations);
         self.restored(chunk.session);
-        draft.rows_left -= chunk.input.rows();
-        draft.wanted_left -= usize::from(chunk.wanted != Wanted::Nothing);
-        draft.chunks.push(chunk);
+        making.rows_left -= chunk.input.rows();
+        making.wanted_left -= chunk.wanted.wanted_rows(chunk.input.rows());
+        making.chunks.push(chunk);
     }
 
     /// Takes a credit.
-    pub(super) fn send(&mut self, draft: Draft) -> Action {
-        let Draft { id, operations, chunks, values, prefill_rows, decode_rows, .. } = draft;
+    pub(super) fn send(&mut self, making: Making, alone_since: Option<Duration>) -> Action {
+        let Making { id, operations, chunks, values, prefill_rows, decode_rows, .. } = making;
         self.next_step += 1;
         self.counts.steps += 1;
         self.counts.prefill_tokens += prefill_rows as u64;
-        self.counts.decode_tokens += decode_rows as u64;
-        let sent = |chunk: &Chunk| Sent {
-            session: chunk.session,
-            end: chunk.start as usize + chunk.input.rows(),
-            wanted: chunk.wanted,
-        };
-        self.steps.push_back(InFlight { id, chunks: chunks.iter().map(sent).collect(), prefill_rows, decode_rows });
+        let drafts: u32 = chunks.iter().map(|chunk| chunk.wanted.drafts()).sum();
+        self.counts.decode_tokens += decode_rows as u64 - u64::from(drafts);
+        let chunks_sent = chunks.iter().map(Sent::of).collect();
+        self.steps.push_back(InFlight { id, chunks: chunks_sent, prefill_rows, decode_rows, alone_since });
         let mut all = std::mem::take(&mut self.closes);
         all.extend(operations);
         Action::Send { step: Step { epoch: self.epoch, id, operations: all, chunks }, rows: values }

@@ -4,8 +4,10 @@
 //! each read all of it. A session is admitted, but not told so, while another one that runs is about to have computed the
 //! beginning of its tokens; then it looks again, and goes on from there. If the other one leaves before, it goes on by
 //! itself. It never waits for one that waits for somebody itself, be it a session or a slow reader.
+//!
+//! In the same way a session waits for what the stages' disks know of its tokens (`tiers.rs`).
 
-use paceline_proto::SessionId;
+use paceline_proto::{SessionId, Ticket};
 
 use super::admission::Waiting;
 use super::caching::Caching;
@@ -13,16 +15,34 @@ use super::positions::{Prompt, worth_keeping};
 use super::running::{Place, Running};
 use super::{Action, Coordinator, Opening};
 use crate::prefix::Found;
+use crate::reuse::Tier;
 
 /// Fewer tokens than so many are sooner run than waited for.
-const LEAST: usize = 32;
+pub(super) const LEAST: usize = 32;
 
-/// A session that waits for another one.
+/// What a session waits for before it begins.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Awaits {
+    /// Another session.
+    Leader {
+        /// Which.
+        leader: SessionId,
+        /// How many of its tokens are then known.
+        goal: usize,
+    },
+    /// The stages are saying what they keep on disk.
+    Listing,
+    /// It comes from their disks.
+    Fetch {
+        /// The order.
+        ticket: Ticket,
+    },
+}
+
+/// A session that waits for something before it begins.
 #[derive(Debug)]
 pub(super) struct Following {
-    leader: SessionId,
-    /// How many of its tokens are then known.
-    goal: usize,
+    pub(super) awaits: Awaits,
     /// What it is in the queue: it goes back there when its row is over.
     waiting: Waiting,
 }
@@ -60,39 +80,43 @@ impl Coordinator {
         Some((leader, goal))
     }
 
-    /// A session that is admitted waits for another one.
-    pub(super) fn follow(&mut self, waiting: Waiting, place: Place, (leader, goal): (SessionId, usize)) {
+    /// A session that is admitted waits for something.
+    pub(super) fn follow(&mut self, waiting: Waiting, place: Place, awaits: Awaits) {
         let (session, opening) = (waiting.session, waiting.opening.clone().expect("who is admitted has opened"));
         let mut running = Running::new(session, place, opening, Caching::default());
-        running.following = Some(Following { leader, goal, waiting });
+        running.following = Some(Following { awaits, waiting });
         self.running.insert(session, running);
     }
 
-    /// Sessions of which the other one has got far enough, or will not, begin.
+    /// Sessions that need not wait any more begin.
     pub(super) fn begin_followers(&mut self, actions: &mut Vec<Action>) {
         let ready = |running: &Running| running.following.as_ref().is_some_and(|one| self.is_settled(one));
         let ready: Vec<_> = self.running.iter().filter(|(_, one)| ready(one)).map(|(session, _)| *session).collect();
         for session in ready {
             let mut running = self.running.remove(&session).expect("it runs");
-            let following = running.following.take().expect("it follows");
-            let Waiting { opening, restores, .. } = following.waiting;
+            let mut following = running.following.take().expect("it follows");
+            if let Some(awaits) = self.await_more(&mut running, following.awaits) {
+                following.awaits = awaits;
+                running.following = Some(following);
+                self.running.insert(session, running);
+                continue;
+            }
+            let Following { awaits, waiting: Waiting { opening, restores, .. } } = following;
             let opening = opening.expect("who is admitted has opened");
             let (slot, number) = (running.slot(), running.number());
             let found = self.find(&opening.tokens);
             let place = Place { slot, pages: running.into_pages(), number, restores: restores.unwrap_or(0) };
             self.counts.admitted += u64::from(restores.is_none());
-            self.begin(session, place, opening, &found, actions);
+            let tier = self.tier_of(awaits, &found);
+            self.begin(session, place, opening, &found, tier, actions);
         }
     }
 
     /// Nothing more is to be waited for.
     fn is_settled(&self, following: &Following) -> bool {
-        let Some(leader) = self.running.get(&following.leader) else { return true };
-        let comes = if self.limits.has_states {
-            leader.caching.awaits(following.goal)
-        } else {
-            leader.caching.verified < following.goal
-        };
+        let Awaits::Leader { leader, goal } = following.awaits else { return self.disk_is_settled(following.awaits) };
+        let Some(leader) = self.running.get(&leader) else { return true };
+        let comes = if self.limits.has_states { leader.caching.awaits(goal) } else { leader.caching.verified < goal };
         !comes || !leader.gets_on()
     }
 
@@ -103,6 +127,7 @@ impl Coordinator {
         mut place: Place,
         opening: Opening,
         found: &Found,
+        tier: Tier,
         actions: &mut Vec<Action>,
     ) {
         let source = self.hold_found(found);
@@ -125,7 +150,7 @@ impl Coordinator {
             };
             caching.cuts = worth_keeping(prompt, &self.limits).into();
         }
-        let reuse = self.reuse(found, opening.tokens.len());
+        let reuse = self.reuse(found, opening.tokens.len(), tier);
         self.running.insert(session, Running::new(session, place, opening, caching));
         actions.push(Action::Opened { session, reuse });
     }

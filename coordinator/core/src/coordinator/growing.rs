@@ -56,7 +56,7 @@ impl Coordinator {
         self.make_room(missing) && self.promise_pages(session, missing)
     }
 
-    fn promise_pages(&mut self, session: SessionId, pages: usize) -> bool {
+    pub(super) fn promise_pages(&mut self, session: SessionId, pages: usize) -> bool {
         let running = self.running.get_mut(&session).expect("it runs");
         self.pages.promise(running.pages_mut(), pages)
     }

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use paceline_proto::StageTime;
 
+use crate::drafts::Widths;
 use crate::limits::LEAST_PREFILL_ROWS;
 
 /// How much of what was learned remains at the next observation: the last ten or so count.
@@ -34,6 +35,11 @@ pub(super) struct Pace {
     decode_step: Mean,
     /// Of a step of decode: the time of all stages in times of the slowest.
     stages_busy: Mean,
+    /// Of steps of decode alone, by rows: the time of the slowest stage, and of all together.
+    slowest: Widths,
+    row: Widths,
+    /// What a step takes besides computing, from the result that it answers to its own: the way through the row and back.
+    way: Mean,
     /// A step of decode alone was sent so that its time becomes known.
     asked: bool,
 }
@@ -46,10 +52,12 @@ impl Pace {
         let busy = slowest as f64;
         match (prefill_rows, decode_rows) {
             (0, 0) => {}
-            (0, _) => {
+            (0, rows) => {
                 self.decode_step.add(busy, 1.0);
-                let all: f64 = times.iter().map(|time| time.busy as f64).sum();
+                let all = together(times);
                 self.stages_busy.add(all / busy.max(1.0), 1.0);
+                self.slowest.learn(rows, busy);
+                self.row.learn(rows, all);
             }
             (rows, 0) => self.prefill_row.add(busy, rows as f64),
             (rows, _) => {
@@ -57,6 +65,21 @@ impl Pace {
                 self.prefill_row.add((busy - decode).max(0.0), rows as f64);
             }
         }
+    }
+
+    /// Learns from a step of decode alone that had the row for itself since `since`.
+    pub(super) fn observe_round(&mut self, since: Option<Duration>, now: Duration, times: &[StageTime]) {
+        if let Some(since) = since.filter(|_| !times.is_empty()) {
+            let round = now.saturating_sub(since).as_secs_f64() * 1e6;
+            self.way.add((round - together(times)).max(0.0), 1.0);
+        }
+    }
+
+    /// How long after a step of decode the next one of the same sessions can begin, if `groups` of sessions share the row;
+    /// nothing while that is not known. Its way through the row is `hidden` where the next one need not wait for it.
+    pub(super) fn period(&self, rows: usize, groups: usize, hidden: bool) -> Option<f64> {
+        let way = if hidden { 0.0 } else { self.way.get().unwrap_or(0.0) };
+        Some((self.row.time(rows)? + way).max(self.slowest.time(rows)? * groups as f64).max(1.0))
     }
 
     /// Rows of prefill with which a step takes about `percent` longer than decode alone; `most` while nothing is known,
@@ -95,6 +118,11 @@ impl Pace {
     pub(super) fn micros_per_decode_step(&self) -> Option<f64> {
         self.decode_step.get()
     }
+}
+
+/// What all stages took.
+fn together(times: &[StageTime]) -> f64 {
+    times.iter().map(|time| time.busy as f64).sum()
 }
 
 #[cfg(test)]

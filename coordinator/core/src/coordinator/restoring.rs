@@ -31,6 +31,7 @@ impl Coordinator {
         for (_, running) in std::mem::take(&mut self.lingering) {
             self.discard(running);
         }
+        self.end_disk();
         self.clear_index();
         self.broken.get_or_insert(loss);
     }
@@ -72,7 +73,9 @@ impl Coordinator {
         self.fail(Loss::Replaced { epoch }, now, actions);
         let counts = status::Counts { stages: Vec::new(), ..std::mem::take(&mut self.counts) };
         let (waiting, arrivals) = (std::mem::take(&mut self.waiting), self.arrivals);
-        *self = Self { counts, waiting, arrivals, ..Self::new(epoch, limits) };
+        let tickets = self.tickets;
+        *self = Self { counts, waiting, arrivals, tickets, ..Self::new(epoch, limits) };
+        self.begin_disk(now);
         self.end_misfits(actions);
         self.admit(actions);
         self.cut_queue(actions);

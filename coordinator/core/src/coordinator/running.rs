@@ -10,11 +10,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use paceline_proto::{
-    Chunk, ChunkInput, Operation, Outcome, PageId, Reused, SamplingSettings, SessionId, Slot, StepId, Wanted,
+    Chunk, ChunkInput, Operation, Outcome, PageId, Reused, SamplingSettings, SessionId, Slot, StepId, Verified, Wanted,
 };
 
 use super::caching::Caching;
+use super::compose::Sent;
 use super::following::Following;
+use super::speculation::Speculation;
 use super::{Input, Opening, Wish};
 use crate::limits::Limits;
 use crate::pages::{PagePool, PageTable};
@@ -67,6 +69,19 @@ pub(super) enum Readiness {
 pub(super) struct Came {
     pub(super) outcome: Outcome,
     pub(super) position: usize,
+    /// Drafts in its chunk.
+    pub(super) drafts: usize,
+}
+
+/// What a session may have in a step.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Bounds {
+    /// Rows, drafts included.
+    pub(super) rows: usize,
+    /// Rows of which something is wanted.
+    pub(super) wanted: usize,
+    /// Drafts.
+    pub(super) drafts: usize,
 }
 
 /// A chunk that was run ahead and is not yet matched by a wish.
@@ -121,6 +136,7 @@ pub(super) struct Running {
     /// The step that will sample the token after all that was wanted; a chunk run ahead of its wish does not count.
     samples: Option<StepId>,
     ahead: Option<Ahead>,
+    pub(super) speculation: Speculation,
     unanswered_since: Option<Duration>,
     /// Least recently served first; in the order of arrival before it is served at all.
     turn: (Option<StepId>, u64),
@@ -147,6 +163,7 @@ impl Running {
             owed: false,
             samples: None,
             ahead: None,
+            speculation: Speculation::default(),
             unanswered_since: None,
             turn: (None, number),
         }
@@ -155,6 +172,11 @@ impl Running {
     /// All tokens that it had when it opened.
     pub(super) fn tokens(&self) -> &Arc<[u32]> {
         &self.tokens
+    }
+
+    /// Tokens for which it is promised pages when it begins.
+    pub(super) fn wanted_tokens(&self, limits: &Limits) -> usize {
+        (self.tokens.len() + limits.growth_tokens).min(self.token_limit)
     }
 
     /// Tokens sent.
@@ -171,6 +193,20 @@ impl Running {
     /// time is about to say what it wants.
     pub(super) fn gets_on(&self) -> bool {
         !self.is_idle() || (self.turn.0.is_none() && self.caching.due.is_none() && !self.reopened)
+    }
+
+    /// It has nothing more to say, but the tokens that are not certain are to be: the last one that it got is run too, for
+    /// nothing but that.
+    pub(super) fn settle(&mut self, limits: &Limits) -> bool {
+        let known = self.caching.verified == self.sent && self.caching.history.len() == self.sent;
+        let Some(last) = self.speculation.last.filter(|_| known && self.wishes.is_empty()) else { return false };
+        if self.speculation.uncertain == 0 || self.room(limits) == 0 {
+            return false;
+        }
+        self.speculation.forget();
+        self.caching.history.push(last);
+        self.wishes.push_back(Wish::new(Input::Tokens(vec![last]), Wanted::Nothing));
+        true
     }
 
     /// Its tokens of which it is known what they are: the one that was run ahead too, when it is back.
@@ -281,6 +317,7 @@ impl Running {
             return Err(Misuse::TooEarly);
         }
         if let Some(ahead) = self.ahead.take() {
+            self.speculation.offer(&wish, self.sent, self.token_limit);
             return self.matched(ahead, &wish);
         }
         let rows = wish.input.rows();
@@ -298,6 +335,7 @@ impl Running {
             return Err(Misuse::OverLimit { tokens, limit: self.token_limit });
         }
         self.owed = wish.wanted != Wanted::Nothing;
+        self.speculation.offer(&wish, tokens, self.token_limit);
         match &wish.input {
             Input::Tokens(tokens) => self.caching.history.extend_from_slice(tokens),
             Input::Rows { .. } => self.caching.unknown = true,
@@ -314,26 +352,34 @@ impl Running {
         }
         self.caching.history.push(token);
         if let Some(outcome) = ahead.held {
-            return Ok(Some(Came { outcome, position: self.sent }));
+            return Ok(Some(Came { outcome, position: self.sent, drafts: 0 }));
         }
         self.owed = true;
         self.samples = Some(ahead.step);
         Ok(None)
     }
 
-    /// Cuts the next chunk from what is wanted, of at most `most` rows, for `step`; its vectors, if it has any, go
-    /// to the end of `values`. Nothing if something would be wanted of it and `may_want` does not allow that.
-    pub(super) fn cut(&mut self, step: StepId, most: usize, may_want: bool, values: &mut Vec<f32>) -> Option<Chunk> {
+    /// Cuts the next chunk from what is wanted, for `step`; its vectors, if it has any, go to the end of `values`. Nothing
+    /// if something would be wanted of it and no row may be.
+    pub(super) fn cut(&mut self, step: StepId, bounds: Bounds, values: &mut Vec<f32>) -> Option<Chunk> {
         let wish = self.wishes.front()?;
         let all = wish.input.rows();
         let to_cut = self.caching.cuts.front().map_or(usize::MAX, |cut| cut - self.sent);
-        let rows = most.min(all - self.first_sent).min(to_cut);
+        let rows = bounds.rows.min(all - self.first_sent).min(to_cut);
         let last = self.first_sent + rows == all;
-        let wanted = if last { wish.wanted } else { Wanted::Nothing };
-        if rows == 0 || (wanted != Wanted::Nothing && !may_want) {
+        let mut wanted = if last { wish.wanted } else { Wanted::Nothing };
+        if rows == 0 || (wanted != Wanted::Nothing && bounds.wanted == 0) {
             return None;
         }
-        let input = slice(&wish.input, self.first_sent, rows, values);
+        let mut input = slice(&wish.input, self.first_sent, rows, values);
+        // a state is not copied while tokens are uncertain
+        let drafts =
+            if rows == to_cut { 0 } else { bounds.drafts.min(bounds.rows - rows).min(bounds.wanted.saturating_sub(1)) };
+        if wanted == Wanted::Sample
+            && let ChunkInput::Tokens(tokens) = &mut input
+        {
+            wanted = self.speculation.append(tokens, drafts);
+        }
         self.first_sent += rows;
         if last {
             self.wishes.pop_front();
@@ -353,7 +399,9 @@ impl Running {
     fn chunk(&mut self, step: StepId, input: ChunkInput, wanted: Wanted) -> Chunk {
         let start = u32::try_from(self.sent).expect("a context is shorter than 2^32 tokens");
         self.sent += input.rows();
-        self.caching.passed(self.sent);
+        self.speculation.uncertain = wanted.drafts() as usize;
+        self.speculation.has_log |= self.speculation.uncertain > 0;
+        self.caching.passed(self.sent - self.speculation.uncertain);
         self.turn.0 = Some(step);
         Chunk { session: self.session, start, input, wanted, void: false }
     }
@@ -371,7 +419,8 @@ impl Running {
             operations.push(Operation::CopyState { from, to: self.slot });
         }
         let shared = if restore.is_some() { self.pages.pages().to_vec() } else { Vec::new() };
-        let missing = limits.pages_for(self.sent) - self.pages.pages().len();
+        // rejected drafts leave pages behind that are not full
+        let missing = limits.pages_for(self.sent).saturating_sub(self.pages.pages().len());
         if missing > 0 {
             let mut pages = shared;
             pages.extend_from_slice(pool.grant(&mut self.pages, missing));
@@ -392,11 +441,11 @@ impl Running {
         Reused { tokens, last: last.to_vec() }
     }
 
-    /// Takes in the outcome of a chunk of `step`, after which `end` tokens are run. Nothing comes of it yet if the
-    /// chunk was run ahead of its wish.
-    pub(super) fn came_back(&mut self, step: StepId, end: usize, outcome: Outcome) -> Option<Came> {
+    /// Takes in the outcome of a chunk of `step`. Nothing comes of it yet if the chunk was run ahead of its wish.
+    pub(super) fn came_back(&mut self, step: StepId, sent: &Sent, outcome: Outcome) -> Option<Came> {
+        let position = sent.position(&outcome);
         if !matches!(outcome, Outcome::Void | Outcome::Failed(_)) {
-            self.caching.verified = end;
+            self.caching.verified = position;
         }
         if let Some(ahead) = &mut self.ahead
             && ahead.step == step
@@ -406,17 +455,29 @@ impl Running {
         }
         match &outcome {
             Outcome::Sampled(sampled) => {
-                self.owed = false;
-                self.restores = 0;
-                self.samples = None;
+                self.got_token();
+                self.speculation.last = Some(sampled.token);
                 if let Some(ahead) = &mut self.ahead {
                     ahead.token = Some(sampled.token);
                 }
             }
+            Outcome::Verified(Verified { tokens, .. }) => {
+                self.got_token();
+                // drafts that were rejected are as if they had never been sent
+                self.sent = position;
+                self.speculation.last = tokens.last().map(|last| last.token);
+                self.caching.history.extend(tokens.iter().rev().skip(1).rev().map(|accepted| accepted.token));
+            }
             Outcome::Vector(_) => self.owed = false,
             Outcome::Stored | Outcome::Void | Outcome::Failed(_) => {}
         }
-        Some(Came { outcome, position: end })
+        Some(Came { outcome, position, drafts: sent.drafts.len() })
+    }
+
+    fn got_token(&mut self) {
+        self.owed = false;
+        self.restores = 0;
+        self.samples = None;
     }
 }
 

@@ -2,10 +2,12 @@
 
 use std::time::Duration;
 
-use paceline_proto::{PageId, SessionId, StageTime};
+use paceline_proto::{PageId, SessionId, StageTime, TierCounts};
 
 use super::Coordinator;
 use super::running::{Readiness, Running};
+use super::speculation::SpeculationCounts;
+use crate::disk::DiskCounts;
 use crate::pages::PageTable;
 use crate::prefix::PrefixCounts;
 
@@ -42,10 +44,12 @@ pub struct Status {
     pub steps: u64,
     /// Rows of prompts sent.
     pub prefill_tokens: u64,
-    /// Rows after prompts sent.
+    /// Rows after prompts sent, without drafts that were not right.
     pub decode_tokens: u64,
     /// Of those, rows sent before their token was back.
     pub run_ahead_tokens: u64,
+    /// What became of drafts.
+    pub speculation: SpeculationCounts,
     /// Results of old epochs or unknown steps.
     pub ignored_results: u64,
     /// What a row of prefill takes on the slowest stage, once known.
@@ -60,8 +64,21 @@ pub struct Status {
     pub pages_idle: usize,
     /// Snapshots there may be.
     pub snapshots: usize,
+    /// What the stages keep on disks, if they do.
+    pub disk: Option<DiskStatus>,
     /// Why nothing runs, if nothing can.
     pub broken: Option<String>,
+}
+
+/// What the stages keep on disks.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct DiskStatus {
+    /// What was kept and fetched since the service began.
+    pub counts: DiskCounts,
+    /// Entries that are known, of any stage.
+    pub entries: usize,
+    /// By stage: what the tier of its process has, which may be that of other stages too.
+    pub tiers: Vec<TierCounts>,
 }
 
 /// What one stage did for all results of a placement.
@@ -149,6 +166,10 @@ pub struct CacheCounts {
     pub reread_tokens: u64,
     /// States that were copied to be kept.
     pub snapshots_taken: u64,
+    /// Of the hits, those of which something came from disks.
+    pub disk_hits: u64,
+    /// Of the cached tokens, those of such sessions.
+    pub disk_tokens: u64,
 }
 
 #[derive(Debug, Default)]
@@ -156,10 +177,13 @@ pub(super) struct Counts {
     pub(super) admitted: u64,
     pub(super) pauses: u64,
     pub(super) cache: CacheCounts,
+    /// Of the rows before.
+    pub(super) disk: DiskCounts,
     pub(super) steps: u64,
     pub(super) prefill_tokens: u64,
     pub(super) decode_tokens: u64,
     pub(super) run_ahead_tokens: u64,
+    pub(super) speculation: SpeculationCounts,
     pub(super) ignored_results: u64,
     /// Of the placement in force.
     pub(super) stages: Vec<StageTotals>,
@@ -211,7 +235,8 @@ impl Coordinator {
             admitted: self.counts.admitted,
             steps: self.counts.steps,
             prefill_tokens: self.counts.prefill_tokens,
-            decode_tokens: self.counts.decode_tokens,
+            decode_tokens: self.counts.decode_tokens + self.counts.speculation.accepted,
+            speculation: self.counts.speculation,
             run_ahead_tokens: self.counts.run_ahead_tokens,
             ignored_results: self.counts.ignored_results,
             micros_per_prefill_row: self.pace.micros_per_prefill_row(),
@@ -220,6 +245,7 @@ impl Coordinator {
             index: self.index.counts(),
             pages_idle: self.pages.idle(),
             snapshots: self.limits.snapshots,
+            disk: self.disk_status(),
             broken: self.broken.as_ref().map(ToString::to_string),
         }
     }
@@ -252,7 +278,8 @@ impl Coordinator {
             references: self.pages.total_references(),
             references_held: tables().map(|table| table.pages().len()).sum::<usize>()
                 + self.index.counts().pages
-                + sources.count(),
+                + sources.count()
+                + self.pinned_pages(),
             pages_held: self.pages.held(),
             pages_promised: tables().map(PageTable::reserved).sum(),
         }

@@ -50,10 +50,11 @@ impl Coordinator {
         if self.hold != Hold::Asked || !self.steps.is_empty() {
             return;
         }
+        self.end_settling();
         if !self.closes.is_empty() {
             self.moved = now;
-            let closes_only = self.draft();
-            return actions.push(self.send(closes_only));
+            let closes_only = self.making();
+            return actions.push(self.send(closes_only, None));
         }
         self.hold = Hold::Still;
         // Who is not opened yet has nothing of its own, but may be about to read what it shares and restores from, which
@@ -70,13 +71,15 @@ impl Coordinator {
     }
 
     /// Takes the new row, which has the memory of the old one. A row that is not still has none to take over.
-    pub(super) fn switch(&mut self, epoch: Epoch, limits: Limits, actions: &mut Vec<Action>) {
+    pub(super) fn switch(&mut self, epoch: Epoch, limits: Limits, now: Duration, actions: &mut Vec<Action>) {
         if !self.is_still() {
             return;
         }
         debug_assert!(limits.same_memory(&self.limits), "{limits:?} after {:?}", self.limits);
         self.hold = Hold::No;
+        self.release_disk();
         (self.epoch, self.limits) = (epoch, limits);
+        self.begin_disk(now);
         // Other stages, other times.
         self.pace = Pace::default();
         self.counts.stages.clear();

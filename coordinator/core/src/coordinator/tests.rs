@@ -61,7 +61,7 @@ impl Bench {
     }
 
     fn wish(&mut self, number: u128, input: Input, wanted: Wanted) -> Vec<Action> {
-        self.on(Event::Want { session: name(number), wish: Wish { input, wanted } })
+        self.on(Event::Want { session: name(number), wish: Wish::new(input, wanted) })
     }
 
     fn leave(&mut self, number: u128) -> Vec<Action> {
@@ -102,7 +102,7 @@ fn sampled(token: u32) -> Outcome {
 }
 
 fn outcome(number: u128, token: u32, position: usize) -> Action {
-    Action::Outcome { session: name(number), outcome: sampled(token), position }
+    Action::Outcome { session: name(number), outcome: sampled(token), position, drafts: 0 }
 }
 
 fn step(actions: &[Action]) -> &Step {
@@ -249,7 +249,7 @@ fn a_prompt_is_sent_in_chunks_that_follow_each_other_at_once() {
     let wanted: Vec<_> = chunks.iter().map(|chunk| (chunk.start, chunk.input.rows(), chunk.wanted)).collect();
     assert_eq!(wanted, [(0, 16, Wanted::Nothing), (16, 16, Wanted::Nothing), (32, 8, Wanted::Sample)]);
     assert_eq!(chunks[1].input, ChunkInput::Tokens((16..32).collect()));
-    let stored = Action::Outcome { session: name(1), outcome: Outcome::Stored, position: 16 };
+    let stored = Action::Outcome { session: name(1), outcome: Outcome::Stored, position: 16, drafts: 0 };
     assert_eq!(bench.done(0, vec![(1, Outcome::Stored)]), [stored]);
 }
 

@@ -3,13 +3,14 @@
 //! Each position of each page, and each state, holds a number made of all tokens up to there. A chunk may run only where
 //! every position before it, in its own page table, and its state hold the numbers of exactly its own tokens. So a page
 //! that was given to two, a state restored from elsewhere, or a token read from a neighbour is found where it is read. The
-//! next token is made of the same number: a session that was given anything else gets another answer.
+//! next token is made of the same number: a session that was given anything else gets another answer. As long as tokens
+//! are uncertain a state holds the number before them.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use paceline_proto::{
-    Chunk, ChunkInput, ChunkResult, Operation, Outcome, PageId, SampledToken, SessionId, Slot, Step, StepDone, StepId,
-    Wanted,
+    Chunk, ChunkInput, ChunkResult, Operation, Outcome, PageId, SampledToken, SessionId, Slot, StageTime, Step,
+    StepDone, StepId, Ticket, Verified, Wanted,
 };
 
 use super::{Broken, Invariant};
@@ -22,7 +23,18 @@ struct Open {
     table: Vec<usize>,
     /// By position: the number that belongs there.
     made: Vec<u64>,
+    /// How many of them are certain: the state is of these. The others are logged.
+    certain: usize,
     sampled: BTreeMap<StepId, u32>,
+}
+
+/// What a lower tier copies out of such a row, and brings back.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct SymbolicMemory {
+    /// The numbers of pages.
+    pub pages: Vec<Vec<u64>>,
+    /// The number of a state.
+    pub state: Option<u64>,
 }
 
 /// The memory of a row. See the module's text.
@@ -34,6 +46,7 @@ pub struct SymbolicStage {
     states: Vec<u64>,
     open: BTreeMap<SessionId, Open>,
     cancelled: BTreeSet<SessionId>,
+    staged: BTreeMap<Ticket, SymbolicMemory>,
     /// Tokens that were run.
     pub rows: u64,
 }
@@ -48,6 +61,7 @@ impl SymbolicStage {
             states: vec![0; limits.slots + limits.snapshots],
             open: BTreeMap::new(),
             cancelled: BTreeSet::new(),
+            staged: BTreeMap::new(),
             rows: 0,
         }
     }
@@ -64,6 +78,22 @@ impl SymbolicStage {
             other.states[slot] = self.states[slot];
         }
         other
+    }
+
+    /// What is in these pages and this slot now.
+    pub fn copy_out(&self, pages: &[PageId], slot: Option<Slot>) -> SymbolicMemory {
+        let pages = pages.iter().map(|page| self.pages[page.0 as usize].clone()).collect();
+        SymbolicMemory { pages, state: slot.map(|slot| self.states[slot.0 as usize]) }
+    }
+
+    /// Something is ready to be installed under a ticket.
+    pub fn stage_up(&mut self, ticket: Ticket, memory: SymbolicMemory) {
+        self.staged.insert(ticket, memory);
+    }
+
+    /// It will not be.
+    pub fn drop_staged(&mut self, ticket: Ticket) {
+        self.staged.remove(&ticket);
     }
 
     /// Nobody waits for the session's chunks any more: they are void from now on.
@@ -84,13 +114,14 @@ impl SymbolicStage {
     /// A chunk that would read what was not made of its tokens.
     pub fn run(&mut self, step: &Step, tokens: impl Fn(SessionId) -> Vec<u32>) -> Result<StepDone, Broken> {
         for operation in &step.operations {
-            self.apply(operation, &tokens);
+            self.apply(operation, &tokens)?;
         }
         let results = step.chunks.iter().map(|chunk| self.compute(step.id, chunk)).collect::<Result<_, _>>()?;
-        Ok(StepDone { epoch: step.epoch, step: step.id, results, times: Vec::new() })
+        let times = vec![StageTime { busy: 1000, ..StageTime::default() }];
+        Ok(StepDone { epoch: step.epoch, step: step.id, results, times })
     }
 
-    fn apply(&mut self, operation: &Operation, tokens: impl Fn(SessionId) -> Vec<u32>) {
+    fn apply(&mut self, operation: &Operation, tokens: impl Fn(SessionId) -> Vec<u32>) -> Result<(), Broken> {
         match operation {
             Operation::Open { session, slot, reused, .. } => {
                 let slot = slot.0 as usize;
@@ -98,7 +129,8 @@ impl SymbolicStage {
                 let mut made = Vec::new();
                 let reused = if reused.tokens > 0 { &tokens(*session)[..reused.tokens as usize] } else { &[] };
                 reused.iter().for_each(|token| made.push(advance(made.last().copied(), *token)));
-                self.open.insert(*session, Open { slot, table: Vec::new(), made, sampled: BTreeMap::new() });
+                let certain = made.len();
+                self.open.insert(*session, Open { slot, table: Vec::new(), made, certain, sampled: BTreeMap::new() });
             }
             Operation::Grant { session, pages } => {
                 let open = self.open.get_mut(session).expect("it was opened");
@@ -112,13 +144,22 @@ impl SymbolicStage {
                 let page = self.pages[from.0 as usize].clone();
                 self.pages[to.0 as usize] = page;
             }
-            Operation::CopyState { from, to } => self.states[to.0 as usize] = self.states[from.0 as usize],
-            // There is no lower tier here: what comes from one is the memory of no tokens.
-            Operation::Install { pages, slot, .. } => {
-                pages.iter().for_each(|page| self.pages[page.0 as usize].fill(0));
-                slot.iter().for_each(|slot| self.states[slot.0 as usize] = 0);
+            Operation::CopyState { from, to } => {
+                let owner = self.open.values().find(|open| open.slot == from.0 as usize);
+                let is_certain = owner.is_none_or(|open| open.certain == open.made.len());
+                Invariant::CopiesAreCertain.holds(is_certain, format_args!("slot {} is copied", from.0))?;
+                self.states[to.0 as usize] = self.states[from.0 as usize];
+            }
+            Operation::Install { ticket, pages, slot } => {
+                let staged = self.staged.remove(ticket).expect("only what is staged is installed");
+                assert_eq!((staged.pages.len(), staged.state.is_some()), (pages.len(), slot.is_some()));
+                for (page, made) in pages.iter().zip(staged.pages) {
+                    self.pages[page.0 as usize] = made;
+                }
+                slot.iter().zip(staged.state).for_each(|(slot, state)| self.states[slot.0 as usize] = state);
             }
         }
+        Ok(())
     }
 
     fn compute(&mut self, step: StepId, chunk: &Chunk) -> Result<ChunkResult, Broken> {
@@ -129,35 +170,50 @@ impl SymbolicStage {
         let open = self.open.get_mut(&session).expect("it was opened");
         let (start, page_tokens) = (chunk.start as usize, self.page_tokens);
         let holds = |holds: bool, found: String| Invariant::MemoryOfItsTokens.holds(holds, found);
-        holds(open.made.len() == start, format!("{session} starts at {start} of {}", open.made.len()))?;
+        let known = open.certain..=open.made.len();
+        holds(known.contains(&start), format!("{session} starts at {start}, and has {known:?}"))?;
+        let state = open.certain.checked_sub(1).map_or(0, |last| open.made[last]);
+        let same = !self.has_states || self.states[open.slot] == state;
+        holds(same, format!("{session} finds the state of something else in slot {} at {start}", open.slot))?;
+        open.made.truncate(start);
         for (position, made) in open.made.iter().enumerate() {
             let page = open.table[position / page_tokens];
             let same = self.pages[page][position % page_tokens] == *made;
             holds(same, format!("{session} finds something else at {position} in page {page}"))?;
         }
-        let state = open.made.last().copied().unwrap_or(0);
-        let same = !self.has_states || self.states[open.slot] == state;
-        holds(same, format!("{session} finds the state of something else in slot {} at {start}", open.slot))?;
         let tokens = match &chunk.input {
             ChunkInput::Tokens(tokens) => tokens.clone(),
             ChunkInput::Sampled { step } => vec![open.sampled[step]],
             ChunkInput::Rows { positions } => vec![0; positions.len()],
         };
-        for token in tokens {
+        for token in &tokens {
             let position = open.made.len();
-            let made = advance(open.made.last().copied(), token);
+            let made = advance(open.made.last().copied(), *token);
             open.made.push(made);
             self.pages[open.table[position / page_tokens]][position % page_tokens] = made;
-            self.states[open.slot] = made;
             self.rows += 1;
         }
+        open.certain = open.made.len() - chunk.wanted.drafts() as usize;
+        self.states[open.slot] = open.certain.checked_sub(1).map_or(0, |last| open.made[last]);
+        let sampled = |row: usize| SampledToken { token: sample(open.made[start + row]), logprobs: None };
         let outcome = match chunk.wanted {
             Wanted::Nothing => Outcome::Stored,
             Wanted::Vector => Outcome::Vector(vec![0.0]),
             Wanted::Sample => {
-                let token = sample(*open.made.last().expect("a chunk has rows"));
-                open.sampled.insert(step, token);
-                Outcome::Sampled(SampledToken { token, logprobs: None })
+                let token = sampled(tokens.len() - 1);
+                open.sampled.insert(step, token.token);
+                Outcome::Sampled(token)
+            }
+            Wanted::Verify(_) => {
+                let first = tokens.len() - chunk.wanted.wanted_rows(tokens.len());
+                let mut verified = vec![sampled(first)];
+                for (row, draft) in tokens.iter().enumerate().skip(first + 1) {
+                    if verified.last().is_none_or(|last| last.token != *draft) {
+                        break;
+                    }
+                    verified.push(sampled(row));
+                }
+                Outcome::Verified(Verified { tokens: verified, drafted: Vec::new() })
             }
         };
         Ok(ChunkResult { session, outcome })

@@ -24,6 +24,8 @@ pub(super) struct Footprint {
     pub(super) key_value: u64,
     /// Bytes of states per session.
     pub(super) states: u64,
+    /// Bytes of what logs hold of a token.
+    pub(super) logs: u64,
     /// Values per row inside attention, gated delta nets and feed-forward parts.
     attention: Widths,
     recurrent: Widths,
@@ -79,6 +81,7 @@ impl Footprint {
             weights: layer.weights,
             key_value: layer.key_value_bytes_per_token(wishes.key_type, wishes.value_type),
             states: layer.state_bytes(),
+            logs: layer.log_bytes_per_token(),
             attention,
             recurrent,
             feed_forward: Widths::of(feed_forward.width),
@@ -103,7 +106,10 @@ impl Footprint {
             .saturating_add(self.input.div_ceil(QUANTIZED_VALUES).saturating_mul(QUANTIZED_BYTES));
         let wanted_row = if last { (2 * hidden + shape.vocabulary as u64).saturating_mul(ELEMENT_BYTES) } else { 0 };
         let step = row.saturating_mul(wishes.step_rows as u64);
-        step.saturating_add(wanted_row.saturating_mul(wishes.step_wanted as u64))
+        // What is logged is replayed beside the rows of the step.
+        let replayed_row = self.recurrent.sum().saturating_add(self.scratch).saturating_mul(ELEMENT_BYTES);
+        let replayed = if self.logs == 0 { 0 } else { replayed_row.saturating_mul(wishes.logs.rows() as u64) };
+        step.saturating_add(wanted_row.saturating_mul(wishes.step_wanted as u64)).saturating_add(replayed)
     }
 }
 
@@ -115,6 +121,7 @@ impl Add for Footprint {
             weights: self.weights + other.weights,
             key_value: self.key_value.saturating_add(other.key_value),
             states: self.states.saturating_add(other.states),
+            logs: self.logs.saturating_add(other.logs),
             attention: self.attention + other.attention,
             recurrent: self.recurrent + other.recurrent,
             feed_forward: self.feed_forward + other.feed_forward,

@@ -18,7 +18,7 @@ pub struct Memory {
     pub weights: u64,
     /// Pages of keys and values.
     pub key_value: u64,
-    /// Slots of recurrent states.
+    /// Slots of recurrent states, and the logs of tokens that are not certain.
     pub states: u64,
     /// Activations of a step, logits and frames in flight.
     pub buffers: u64,
@@ -59,7 +59,10 @@ impl Memory {
         Self {
             weights: held.bytes,
             key_value: page_bytes.saturating_mul(wishes.pages() as u64),
-            states: footprint.states.saturating_mul(wishes.slots() as u64),
+            states: footprint
+                .states
+                .saturating_mul(wishes.slots() as u64)
+                .saturating_add(footprint.logs.saturating_mul(wishes.logs.rows() as u64)),
             buffers: footprint.buffers(shape, (first, last), wishes),
             reserve: held.packed.saturating_sub(held.bytes) + SCRATCH_BYTES,
             mapped: if first { shape.embedding.bytes } else { 0 },

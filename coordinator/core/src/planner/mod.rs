@@ -29,6 +29,7 @@ mod targets;
 mod tests;
 
 use paceline_gguf::{KvType, ModelShape};
+use serde::{Deserialize, Serialize};
 
 use crate::limits::PREFILL_ROWS;
 
@@ -50,6 +51,38 @@ pub use targets::{TargetError, Targets, Verdict};
 pub const PAGE_TOKENS: usize = 64;
 /// The most threads a host can have here.
 pub const MAX_THREADS: usize = 1 << 16;
+
+/// Room on every stage for tokens that may yet be rejected, because they are guesses.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Logs {
+    /// Sessions that may have such tokens at once; 0 for nobody.
+    pub sessions: usize,
+    /// The most such tokens of a session.
+    pub tokens: usize,
+}
+
+impl Logs {
+    /// Logs for guesses of so many tokens, by some of the sessions: where more decode together, their rows are worth more
+    /// than guesses.
+    pub fn of(tokens: usize, sessions: usize) -> Self {
+        if tokens == 0 { Self::default() } else { Self { sessions: sessions.min(MOST_LOGS), tokens } }
+    }
+
+    /// All tokens of which there are logs.
+    pub fn rows(self) -> usize {
+        self.sessions.saturating_mul(self.tokens)
+    }
+
+    /// Rows of a step of which a token is wanted beyond one of each session.
+    pub fn wanted(self) -> usize {
+        self.sessions.min(LOGS_IN_STEP).saturating_mul(self.tokens)
+    }
+}
+
+/// Sessions that may have guesses under way at once, at most.
+const MOST_LOGS: usize = 4;
+/// Sessions whose longest guesses fit one step together: each row wants logits, a megabyte for a large vocabulary.
+const LOGS_IN_STEP: usize = 2;
 
 /// What a placement is to be good for.
 #[derive(Debug, Clone, PartialEq)]
@@ -74,6 +107,8 @@ pub struct Wishes {
     pub step_rows: usize,
     /// The most rows of a step of which a token or a vector is wanted.
     pub step_wanted: usize,
+    /// Room for guesses.
+    pub logs: Logs,
     /// The model's positions are stretched (rope scaling), which makes contexts past the trained one possible.
     pub scaled_rope: bool,
     /// What a row of unequal devices should be best at.
@@ -111,10 +146,18 @@ impl Wishes {
             page_tokens: PAGE_TOKENS,
             step_rows: PREFILL_ROWS.saturating_add(sessions),
             step_wanted: sessions.saturating_add(1),
+            logs: Logs::default(),
             scaled_rope: false,
             prefer: Prefer::Row,
             targets: Targets::default(),
         }
+    }
+
+    /// The same with guesses of at most so many tokens.
+    #[must_use]
+    pub fn with_drafts(self, tokens: usize) -> Self {
+        let logs = Logs::of(tokens, self.sessions);
+        Self { logs, step_wanted: self.step_wanted.saturating_add(logs.wanted()), ..self }
     }
 
     /// The load that a row is made for.

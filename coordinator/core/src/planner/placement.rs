@@ -2,11 +2,11 @@
 
 use std::{fmt, ops::Range};
 
-use paceline_gguf::{KvType, ModelShape};
+use paceline_gguf::{KvType, Layer, ModelShape};
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 
 use super::{
-    Cache, Host, Memory, Wishes,
+    Cache, Host, Logs, Memory, Wishes,
     cut::{Stage, divide_threads},
     memory::read_per_token,
     predict::{Prediction, StageTiming},
@@ -38,6 +38,12 @@ pub struct Placement {
     pub step_rows: usize,
     /// The most rows of a step of which a token or a vector is wanted.
     pub step_wanted: usize,
+    /// Room for guesses.
+    #[serde(default)]
+    pub logs: Logs,
+    /// Bytes of what logs hold of one token on all stages.
+    #[serde(default)]
+    pub log_per_token: u64,
     /// How keys are cached.
     #[serde(serialize_with = "type_name", deserialize_with = "type_of_name")]
     pub key_type: KvType,
@@ -221,6 +227,8 @@ pub(super) fn describe(shape: &ModelShape, stages: &[Stage], wishes: &Wishes, av
         cache: wishes.cache,
         step_rows: wishes.step_rows,
         step_wanted: wishes.step_wanted,
+        logs: wishes.logs,
+        log_per_token: shape.layers.iter().map(Layer::log_bytes_per_token).sum(),
         key_type: wishes.key_type,
         value_type: wishes.value_type,
         key_value_per_token: shape.key_value_bytes_per_token(all.clone(), wishes.key_type, wishes.value_type),

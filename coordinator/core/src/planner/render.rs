@@ -4,7 +4,7 @@ mod devices;
 
 use std::fmt::Write as _;
 
-use super::{Cache, Memory, Placement, StagePlan};
+use super::{Cache, Logs, Memory, Placement, StagePlan};
 
 /// Columns of a line.
 const LINE: usize = 100;
@@ -28,6 +28,7 @@ pub fn render(placement: &Placement) -> String {
         placement.slots,
     );
     text.push_str(&cache(placement));
+    text.push_str(&logs(placement));
     let Memory { mapped, .. } = placement.memory();
     let _ = writeln!(text, "{} of embeddings stay in the model file, and in memory while it has room", human(mapped));
     let total = placement.memory().total();
@@ -50,6 +51,16 @@ fn cache(placement: &Placement) -> String {
     }
     let (snapshot_bytes, page_bytes) = (human(snapshot_bytes), human(page_bytes));
     format!("of these {pages} pages ({page_bytes}) and {snapshots} slots ({snapshot_bytes}) are for the cache\n")
+}
+
+/// What of the states is there for guesses.
+fn logs(placement: &Placement) -> String {
+    let Logs { sessions, tokens } = placement.logs;
+    if sessions == 0 {
+        return String::new();
+    }
+    let bytes = human(placement.log_per_token.saturating_mul(placement.logs.rows() as u64));
+    format!("of the states {bytes} are logs: {tokens} drafts for each of {}\n", counted(sessions, "session"))
 }
 
 fn headline(placement: &Placement) -> String {

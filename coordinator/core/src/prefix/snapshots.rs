@@ -11,7 +11,7 @@
 //!
 //! What lies before a snapshot changes as others go, so values are looked at again when it is their turn.
 
-use paceline_proto::Slot;
+use paceline_proto::{PageId, Slot};
 
 use super::{Freed, NodeId, PrefixIndex, ROOT};
 
@@ -25,6 +25,8 @@ const MOST_LOOKS: usize = 32;
 /// A state that is kept.
 #[derive(Debug)]
 pub(super) struct Snapshot {
+    /// As no other one ever has, whatever slot it is in.
+    number: u64,
     /// Behind which node; nothing if it went while a session was about to use it.
     place: Option<NodeId>,
     behind: Box<[u32]>,
@@ -74,13 +76,38 @@ impl PrefixIndex {
         }
         let base = self.inflation;
         let value = base + self.distance(node, behind) as u64;
-        let snapshot =
-            Snapshot { place: Some(node), behind: behind.into(), uses: 1, base, value, users: 0, pinned: false };
-        self.node_mut(node).snapshots.insert(behind.into(), slot);
+        self.numbers += 1;
+        let (number, place, behind) = (self.numbers, Some(node), Box::from(behind));
+        let snapshot = Snapshot { number, place, behind, uses: 1, base, value, users: 0, pinned: false };
+        self.node_mut(node).snapshots.insert(snapshot.behind.clone(), slot);
         self.snapshots.insert(slot, snapshot);
         self.order.insert((value, slot));
         self.counts.snapshots += 1;
+        self.added.push_back((slot, number));
+        if self.added.len() > self.snapshots.len() {
+            self.added.pop_front();
+        }
         Freed::default()
+    }
+
+    /// Snapshots that were added since this was last asked, each with its number. Some may be gone.
+    pub fn take_added(&mut self) -> impl Iterator<Item = (Slot, u64)> + use<> {
+        std::mem::take(&mut self.added).into_iter()
+    }
+
+    /// The tokens of which the snapshot of this number has the state, and the pages that hold them; nothing if it is not in
+    /// the tree, though another one may be in its slot.
+    pub fn snapshot_path(&self, slot: Slot, number: u64) -> Option<(Vec<u32>, Vec<PageId>)> {
+        let snapshot = self.snapshots.get(&slot).filter(|snapshot| snapshot.number == number)?;
+        let node = snapshot.place?;
+        let (mut tokens, mut pages) = (self.tokens_to(node), self.pages_to(node));
+        if !snapshot.behind.is_empty() {
+            let (last, common) = self.nearest(node, &snapshot.behind);
+            debug_assert_eq!(common, snapshot.behind.len(), "a snapshot without its page");
+            pages.push(self.page(last?));
+        }
+        tokens.extend_from_slice(&snapshot.behind);
+        Some((tokens, pages))
     }
 
     /// Whether a snapshot there would save enough to be kept.

@@ -11,7 +11,13 @@ fn request(max_tokens: Option<usize>) -> Request {
         context: 20,
     };
     let (prompt, boundaries) = (vec![7, 8, 9], Vec::new());
-    Request { prompt, boundaries, sampling: SamplingSettings::default(), goal: Goal::Tokens(goal) }
+    Request {
+        prompt,
+        boundaries,
+        sampling: SamplingSettings::default(),
+        drafts: DraftSettings::NONE,
+        goal: Goal::Tokens(goal),
+    }
 }
 
 fn on(session: &mut Session, event: Event) -> Vec<Action> {
@@ -32,11 +38,11 @@ fn token(token: u32) -> SampledToken {
 }
 
 fn sampled(id: u32, position: usize) -> Event {
-    Event::Outcome { outcome: Outcome::Sampled(token(id)), position }
+    Event::Outcome { outcome: Outcome::Sampled(token(id)), position, drafts: 0 }
 }
 
 fn finish(reason: FinishReason, end_token: Option<u32>, completion_tokens: usize) -> Action {
-    let usage = Usage { prompt_tokens: 3, completion_tokens, cached_tokens: 0 };
+    let usage = Usage { prompt_tokens: 3, completion_tokens, ..Usage::default() };
     Action::Finish(Finish { reason, end_token: end_token.map(token), usage, reuse: Reuse::default() })
 }
 
@@ -48,7 +54,7 @@ fn open(tokens: &[u32], again: bool) -> Action {
 
 /// It wants these run, for the token after them.
 fn wants(tokens: &[u32]) -> Action {
-    Action::Want(Wish { input: Input::Tokens(tokens.to_vec()), wanted: Wanted::Sample })
+    Action::Want(Wish::new(Input::Tokens(tokens.to_vec()), Wanted::Sample))
 }
 
 fn limit(request: Request) -> usize {
@@ -63,7 +69,7 @@ fn an_answer_from_its_prompt_to_its_end_token() {
     let mut session = Session::new(request(Some(5)));
     assert_eq!(on(&mut session, Event::Begin), [open(&[7, 8, 9], false)]);
     assert_eq!(on(&mut session, Event::Opened(Reuse::default())), [wants(&[7, 8, 9])]);
-    assert_eq!(on(&mut session, Event::Outcome { outcome: Outcome::Stored, position: 2 }), []);
+    assert_eq!(on(&mut session, Event::Outcome { outcome: Outcome::Stored, position: 2, drafts: 0 }), []);
     assert_eq!(on(&mut session, sampled(11, 3)), [Action::Emit(token(11)), wants(&[11])]);
     // the end token counts, but has no text
     assert_eq!(on(&mut session, sampled(2, 4)), [Action::Leave, finish(FinishReason::Stop, Some(2), 2)]);
@@ -206,12 +212,57 @@ fn it_ends_once_whatever_ends_it() {
 #[test]
 fn a_vector_ends_it() {
     let mut session = opened(Request { goal: Goal::Vector, ..request(None) });
-    let came = on(&mut session, Event::Outcome { outcome: Outcome::Vector(vec![0.5]), position: 3 });
+    let came = on(&mut session, Event::Outcome { outcome: Outcome::Vector(vec![0.5]), position: 3, drafts: 0 });
     assert_eq!(came, [Action::Vector(vec![0.5]), Action::Leave, finish(FinishReason::Stop, None, 0)]);
 }
 
 #[test]
-#[should_panic(expected = "a token came out of order")]
+#[should_panic(expected = "tokens came out of order")]
 fn a_token_out_of_order_is_noticed() {
     on(&mut opened(request(None)), sampled(11, 4));
+}
+
+/// These tokens came, of a chunk with so many drafts.
+fn verified(tokens: &[u32], position: usize, drafts: usize) -> Event {
+    let verified = Verified { tokens: tokens.iter().map(|id| token(*id)).collect(), drafted: Vec::new() };
+    Event::Outcome { outcome: Outcome::Verified(verified), position, drafts }
+}
+
+fn looks_up(request: Request) -> Request {
+    Request { drafts: DraftSettings { most: 4, least_chance: 0.0, lookup: true, proposals: 0 }, ..request }
+}
+
+#[test]
+fn a_run_of_tokens_ends_where_its_end_token_is() {
+    let mut session = opened(request(Some(9)));
+    let actions = on(&mut session, verified(&[11, 12, 2, 13], 6, 3));
+    let usage = Usage { prompt_tokens: 3, completion_tokens: 3, drafts: 3, accepted_drafts: 3, ..Usage::default() };
+    let end = Finish { reason: FinishReason::Stop, end_token: Some(token(2)), usage, reuse: Reuse::default() };
+    let emits = [11, 12].map(|id| Action::Emit(token(id)));
+    assert_eq!(actions, [&emits[..], &[Action::Leave, Action::Finish(end)]].concat());
+}
+
+#[test]
+fn a_run_of_tokens_ends_at_the_limit() {
+    let mut session = opened(request(Some(2)));
+    let actions = on(&mut session, verified(&[11, 12, 13], 5, 2));
+    let usage = Usage { prompt_tokens: 3, completion_tokens: 2, drafts: 2, accepted_drafts: 2, ..Usage::default() };
+    let end = Finish { reason: FinishReason::Length, end_token: None, usage, reuse: Reuse::default() };
+    let emits = [11, 12].map(|id| Action::Emit(token(id)));
+    assert_eq!(actions, [&emits[..], &[Action::Leave, Action::Finish(end)]].concat());
+}
+
+#[test]
+fn drafts_are_what_came_before_and_never_reach_the_last_place() {
+    let mut repeats = looks_up(request(Some(5)));
+    repeats.prompt = vec![7, 8, 9, 10, 11, 7, 8];
+    let mut session = opened(repeats);
+    let tokens_of = |actions: &[Action]| match actions.last() {
+        Some(Action::Want(wish)) => wish.drafts.iter().map(|draft| draft.token).collect::<Vec<_>>(),
+        other => panic!("{other:?}"),
+    };
+    // 12 tokens are allowed: the eighth is run with three drafts, behind which the twelfth is sampled
+    assert_eq!(tokens_of(&on(&mut session, sampled(9, 7))), [10, 11, 7]);
+    assert_eq!(tokens_of(&on(&mut session, verified(&[10, 11], 9, 3))), [7]);
+    assert_eq!(tokens_of(&on(&mut session, sampled(5, 10))), [0; 0], "the last one is not run");
 }

@@ -1,15 +1,20 @@
 //! Conversations that are begun, gone on with, branched, repeated and cancelled while the row's memory is too small for
 //! them, fails, and moves.
 
+#[path = "disks.rs"]
+mod disks;
+
 use std::collections::{BTreeMap, VecDeque};
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::time::Duration;
 
+use disks::Disks;
 use paceline_core::coordinator::{Action, Event};
+use paceline_core::drafts::{Draft, DraftSettings};
 use paceline_core::invariants::{StepStream, SymbolicStage, accounts_balance, next_token};
 use paceline_core::session::{self, FinishReason, Goal, Request, TokenGoal};
 use paceline_core::{Coordinator, Limits, Session};
-use paceline_proto::{Epoch, PageId, SamplingSettings, SessionId, Slot, Step};
+use paceline_proto::{EntryKey, Epoch, PageId, SamplingSettings, SessionId, Slot, Step};
 use uuid::Uuid;
 
 /// Conversations that may be gone on with.
@@ -28,6 +33,12 @@ pub(crate) struct Tally {
     pub(crate) failures: u64,
     pub(crate) switches: u64,
     pub(crate) pauses: u64,
+    pub(crate) drafts: u64,
+    pub(crate) accepted: u64,
+    pub(crate) kept: u64,
+    pub(crate) fetched: u64,
+    pub(crate) not_fetched: u64,
+    pub(crate) disk_tokens: u64,
 }
 
 impl Tally {
@@ -42,6 +53,12 @@ impl Tally {
         self.failures += other.failures;
         self.switches += other.switches;
         self.pauses += other.pauses;
+        self.drafts += other.drafts;
+        self.accepted += other.accepted;
+        self.kept += other.kept;
+        self.fetched += other.fetched;
+        self.not_fetched += other.not_fetched;
+        self.disk_tokens += other.disk_tokens;
     }
 }
 
@@ -72,6 +89,7 @@ pub(crate) struct World {
     limits: Limits,
     coordinator: Coordinator,
     stage: SymbolicStage,
+    disks: Disks,
     stream: StepStream,
     clients: BTreeMap<SessionId, Client>,
     /// All tokens of those who have left: a step that opens one may be under way.
@@ -113,9 +131,13 @@ impl World {
             growth_tokens: random.below(20),
             restores: 3,
             step_deadline: None,
+            disk: (random.below(4) > 0).then(|| EntryKey::root(&[0; 32], "")),
             prefill_rows: 4 + random.below(60),
             run_ahead: random.below(2) == 0,
             gather: Duration::ZERO,
+            step_wanted: 2 + random.below(20),
+            log_sessions: random.below(4),
+            log_tokens: random.below(8),
             ..Limits::new(stages, slots, pages, page_tokens, context)
         };
         Self {
@@ -123,6 +145,7 @@ impl World {
             coordinator: Coordinator::new(Epoch(0), limits.clone()),
             stage: SymbolicStage::new(&limits),
             stream: StepStream::new(&limits),
+            disks: Disks::new(stages, page_tokens),
             limits,
             clients: BTreeMap::new(),
             left: BTreeMap::new(),
@@ -162,6 +185,8 @@ impl World {
             258..266 => drop(self.coordinator.forget(&known)),
             266..270 => drop(self.coordinator.pin(&known)),
             270..274 => drop(self.coordinator.unpin(&known)),
+            274..280 => self.disks.lose(self.random.below(1000)),
+            280..480 => self.use_disks(),
             _ => self.step(),
         }
     }
@@ -178,7 +203,8 @@ impl World {
         };
         let boundaries = (0..self.random.below(3)).map(|_| self.random.below(prompt.len() + 2)).collect();
         let (goal, sampling) = (Goal::Tokens(goal), SamplingSettings::default());
-        let core = Session::new(Request { prompt: prompt.clone(), boundaries, sampling, goal });
+        let core =
+            Session::new(Request { prompt: prompt.clone(), boundaries, sampling, drafts: DraftSettings::NONE, goal });
         self.clients.insert(id, Client { core, prompt, got: Vec::new() });
         self.tell(id, session::Event::Begin);
     }
@@ -196,6 +222,7 @@ impl World {
         self.tally.failures += 1;
         self.under_way.clear();
         self.still = None;
+        self.disks.lose_orders();
         self.on(Event::Failed { stage: 0, reason: "gone".into() });
         self.epoch += 1;
         self.stage = SymbolicStage::new(&self.limits);
@@ -219,12 +246,25 @@ impl World {
             self.tally.switches += 1;
             self.epoch += 1;
             self.stage = self.stage.moved(&self.limits, &pages, &slots);
+            self.disks.lose_orders();
             let limits = Box::new(self.limits.clone());
             return self.on(Event::Switch { epoch: Epoch(self.epoch), limits });
+        }
+        if self.disks.waiting() > 0 && self.random.below(20) > 0 {
+            return self.use_disks();
         }
         if let Some(deadline) = self.coordinator.deadline(self.now) {
             self.now = self.now.max(deadline);
             self.on(Event::Tick);
+        }
+    }
+
+    /// A stage's disk tier carries out an order.
+    fn use_disks(&mut self) {
+        if self.disks.waiting() > 0 {
+            let (which, chance) = (self.random.below(self.disks.waiting()), self.random.below(1000));
+            let (stage, answer) = self.disks.carry_out(which, chance, &mut self.stage);
+            self.on(Event::Tier { stage, answer });
         }
     }
 
@@ -256,12 +296,17 @@ impl World {
                 Action::Interrupted { session } | Action::Paused { session } => {
                     self.tell(session, session::Event::Interrupted);
                 }
-                Action::Outcome { session, outcome, position } => {
-                    self.tell(session, session::Event::Outcome { outcome, position });
+                Action::Outcome { session, outcome, position, drafts } => {
+                    self.tell(session, session::Event::Outcome { outcome, position, drafts });
                 }
                 Action::Refused { session, refusal } => self.tell(session, session::Event::Refused(refusal)),
                 Action::Lost { session, loss } => self.tell(session, session::Event::Lost(loss)),
                 Action::Cancel { session } => self.stage.cancel(session),
+                Action::Order { stage, order } => {
+                    if let Some(answer) = self.disks.order(stage, order, &mut self.stage) {
+                        self.on(Event::Tier { stage, answer });
+                    }
+                }
                 Action::Still { pages, slots } => self.still = Some((pages, slots)),
                 Action::Closed { .. } => {}
             }
@@ -275,7 +320,10 @@ impl World {
         for action in actions {
             match action {
                 session::Action::Open(opening) => self.on(Event::Open { session: id, opening }),
-                session::Action::Want(wish) => self.on(Event::Want { session: id, wish }),
+                session::Action::Want(mut wish) => {
+                    wish.drafts = self.guess(id);
+                    self.on(Event::Want { session: id, wish });
+                }
                 session::Action::Leave => self.on(Event::Leave { session: id }),
                 session::Action::Emit(sampled) => {
                     self.clients.get_mut(&id).expect("it is here").got.push(sampled.token);
@@ -284,6 +332,19 @@ impl World {
                 session::Action::Finish(finish) => self.finished(id, &finish.reason),
             }
         }
+    }
+
+    /// Some tokens that follow, and perhaps one that does not.
+    fn guess(&mut self, id: SessionId) -> Vec<Draft> {
+        let client = &self.clients[&id];
+        let mut tokens = [&client.prompt[..], &client.got].concat();
+        let mut drafts = Vec::new();
+        for _ in 0..self.random.below(9) {
+            let token = next_token(&tokens) + u32::from(self.random.below(6) == 0);
+            tokens.push(token);
+            drafts.push(Draft { token, chance: self.random.below(100) as f32 / 100.0 });
+        }
+        drafts
     }
 
     fn finished(&mut self, id: SessionId, reason: &FinishReason) {
@@ -311,7 +372,8 @@ impl World {
     /// Lets everything come to its end, and counts.
     fn end(mut self) -> Tally {
         for _ in 0..100_000 {
-            if self.clients.is_empty() && self.under_way.is_empty() && self.still.is_none() {
+            let waits = !self.under_way.is_empty() || self.still.is_some() || self.disks.waiting() > 0;
+            if self.clients.is_empty() && !waits {
                 break;
             }
             self.step();
@@ -328,6 +390,12 @@ impl World {
             evicted_pages: status.index.evicted_pages,
             evicted_snapshots: status.index.evicted_snapshots,
             pauses: status.pauses,
+            drafts: status.speculation.drafts,
+            accepted: status.speculation.accepted,
+            kept: status.disk.as_ref().map_or(0, |disk| disk.counts.kept),
+            fetched: status.disk.as_ref().map_or(0, |disk| disk.counts.fetched),
+            not_fetched: status.disk.as_ref().map_or(0, |disk| disk.counts.not_fetched),
+            disk_tokens: status.cache.disk_tokens,
             ..self.tally
         };
         self.fail();

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 
+use paceline_core::drafts::{Draft, DraftSettings};
 use paceline_core::session::{Event, Finish, FinishReason, Goal, Request, TokenGoal};
 use paceline_core::{Limits, Loss, Refusal, Session};
 use paceline_proto::SamplingSettings;
@@ -9,6 +10,9 @@ use paceline_proto::SamplingSettings;
 use crate::model::{END, answer};
 use crate::random::{Random, mix};
 use crate::row::UNLUCKY;
+
+/// Tokens that may come after a reader's output is full: two chunks of which all drafts are right.
+const UNDER_WAY: usize = 18;
 
 /// What a client will do.
 #[derive(Debug, Clone)]
@@ -27,6 +31,10 @@ pub(crate) struct Plan {
     /// Tokens that fit its output, and how long it takes to read one.
     pub(crate) reader: Option<(usize, u64)>,
     pub(crate) unlucky: bool,
+    /// How many of the guesses at its tokens are right, in percent.
+    pub(crate) accepted: u64,
+    /// It always has so many guesses and knows how good they are; without it any number, of which it thinks anything.
+    pub(crate) guesses: Option<usize>,
 }
 
 /// A prompt that begins like many others, up to somewhere.
@@ -55,6 +63,8 @@ impl Plan {
             patience: random.once_in(4).then(|| random.between(0, 300_000)),
             reader: random.once_in(6).then(|| (random.size(2, 5), random.between(100, 20_000))),
             unlucky: random.once_in(25),
+            accepted: random.between(0, 100),
+            guesses: None,
         }
     }
 
@@ -72,6 +82,7 @@ impl Plan {
             prompt: self.prompt.clone(),
             boundaries: self.boundaries.clone(),
             sampling: SamplingSettings { seed, ..Default::default() },
+            drafts: DraftSettings::NONE,
             goal,
         })
     }
@@ -99,12 +110,36 @@ pub(crate) struct Client {
     pub(crate) interruptions: usize,
     unread: usize,
     full: bool,
+    /// All that follows its prompt if nothing stops it.
+    future: Vec<u32>,
 }
 
 impl Client {
     pub(crate) fn new(plan: Plan, limits: &Limits) -> Self {
         let session = plan.session(limits);
-        Self { plan, session, tokens: Vec::new(), vector: None, finish: None, interruptions: 0, unread: 0, full: false }
+        let most = plan.max_tokens.map_or(200, |most| most + 8).min(limits.context);
+        let future = if plan.prompt.is_empty() { Vec::new() } else { answer(&plan.prompt, most, plan.ignore_end) };
+        Self {
+            plan,
+            session,
+            tokens: Vec::new(),
+            vector: None,
+            finish: None,
+            interruptions: 0,
+            unread: 0,
+            full: false,
+            future,
+        }
+    }
+
+    /// Guesses at what follows, as many of them right as its plan says.
+    pub(crate) fn guess(&self, random: &mut Random) -> Vec<Draft> {
+        let chance = if self.plan.guesses.is_some() { self.plan.accepted } else { random.between(0, 100) };
+        let chance = chance as f32 / 100.0;
+        let count = self.plan.guesses.unwrap_or_else(|| random.size(0, 10));
+        let future = self.future.iter().skip(self.tokens.len()).copied().chain([7, 8, 9]).take(count);
+        let guess = |token| if random.between(1, 100) <= self.plan.accepted { token } else { token + 1 };
+        future.map(guess).map(|token| Draft { token, chance }).collect()
     }
 
     /// Takes a token; returns what the session is told of it.
@@ -112,7 +147,7 @@ impl Client {
         self.tokens.push(token);
         if let Some((room, _)) = self.plan.reader {
             self.unread += 1;
-            assert!(self.unread <= room, "a slow reader's output overflows");
+            assert!(self.unread <= room + UNDER_WAY, "a slow reader's output overflows");
         }
         if self.plan.stops_after == Some(self.tokens.len()) {
             return Some(Event::Stopped { tokens: self.tokens.len() });

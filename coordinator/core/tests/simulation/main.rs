@@ -16,6 +16,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::time::Duration;
 
 use paceline_core::Limits;
+use paceline_core::coordinator::SpeculationCounts;
 use paceline_core::session::FinishReason;
 
 use crate::client::Plan;
@@ -37,7 +38,9 @@ fn random_limits(random: &mut Random) -> Limits {
         queue: random.size(0, 12),
         queue_deadline: Duration::from_micros(random.between(20_000, 2_000_000)),
         step_rows: random.size(17, 80),
-        step_wanted: random.size(2, 9),
+        step_wanted: random.size(2, 20),
+        log_sessions: random.size(0, 4),
+        log_tokens: if random.once_in(3) { 0 } else { random.size(1, 8) },
         credits: random.size(1, 2 * stages + 1),
         prefill_rows: random.size(16, 48),
         prefill_percent: random.between(0, 300) as u32,
@@ -84,16 +87,17 @@ fn random_settings(random: &mut Random, moves: usize) -> Settings {
 
 /// One run with everything that can go wrong; returns how its sessions ended, and how many of them had all they wanted
 /// although they were interrupted.
-fn simulate(seed: u64) -> (Vec<FinishReason>, usize) {
+fn simulate(seed: u64) -> (Vec<FinishReason>, usize, SpeculationCounts) {
     let settings = random_settings(&mut Random::new(seed), 0);
     let mut world = World::new(seed, settings);
     world.run();
     world.check_end();
+    let drafts = world.coordinator.status().speculation;
     let ends: Vec<_> =
         world.clients.into_iter().filter_map(|one| Some((one.finish?.reason, one.interruptions))).collect();
     let whole = |reason: &FinishReason| matches!(reason, FinishReason::Stop | FinishReason::Length);
     let restored = ends.iter().filter(|(reason, interruptions)| whole(reason) && *interruptions > 0).count();
-    (ends.into_iter().map(|(reason, _)| reason).collect(), restored)
+    (ends.into_iter().map(|(reason, _)| reason).collect(), restored, drafts)
 }
 
 /// What kind of end it was, without its figures.
@@ -106,12 +110,15 @@ fn kind(reason: &FinishReason) -> String {
 #[test]
 fn every_session_ends_once_with_exactly_its_tokens() {
     let (mut ends, mut all_restored) = (BTreeMap::<String, usize>::new(), 0);
+    let (mut drafts, mut accepted) = (0, 0);
     for seed in 0..SEEDS {
-        let (reasons, restored) = catch_unwind(AssertUnwindSafe(|| simulate(seed))).unwrap_or_else(|panic| {
+        let (reasons, restored, counts) = catch_unwind(AssertUnwindSafe(|| simulate(seed))).unwrap_or_else(|panic| {
             eprintln!("seed {seed} fails: repeat it with simulate({seed})");
             resume_unwind(panic)
         });
         all_restored += restored;
+        drafts += counts.drafts;
+        accepted += counts.accepted;
         for reason in &reasons {
             *ends.entry(kind(reason)).or_default() += 1;
         }
@@ -127,6 +134,8 @@ fn every_session_ends_once_with_exactly_its_tokens() {
     for kind in refusals.iter().chain(&losses).chain(&others) {
         assert!(ends.get(kind).is_some_and(|count| *count > 20), "{kind} is too rare");
     }
+    println!("{accepted} of {drafts} drafts were right");
+    assert!(accepted > 10_000 && drafts - accepted > 10_000, "{accepted} of {drafts} drafts were right");
     assert!(all_restored > 500, "{all_restored} went on in another row");
 }
 

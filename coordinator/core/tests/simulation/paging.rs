@@ -24,7 +24,9 @@ fn tiny(random: &mut Random) -> Limits {
         queue_deadline: Duration::from_secs(1_000_000),
         step_deadline: None,
         step_rows: random.size(17, 80),
-        step_wanted: random.size(2, 9),
+        step_wanted: random.size(2, 20),
+        log_sessions: random.size(0, 4),
+        log_tokens: random.size(0, 8),
         credits: random.size(1, 2 * stages + 1),
         gather: Duration::from_micros(random.between(0, 500)),
         run_ahead: random.once_in(2),
@@ -48,6 +50,8 @@ fn plan(random: &mut Random, context: usize) -> Plan {
         patience: random.once_in(10).then(|| random.between(0, 300_000)),
         reader: random.once_in(4).then(|| (random.size(2, 5), random.between(100, 20_000))),
         unlucky: false,
+        accepted: random.between(0, 100),
+        guesses: None,
     }
 }
 

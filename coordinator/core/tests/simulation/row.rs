@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use paceline_core::Limits;
 use paceline_proto::{
     Chunk, ChunkInput, ChunkResult, Epoch, Operation, Outcome, PageId, SampledToken, SessionId, Slot, StageTime, Step,
-    StepDone, StepId, Wanted,
+    StepDone, StepId, Verified, Wanted,
 };
 
 use crate::model::{END, advance, attend, sample};
@@ -17,7 +17,10 @@ pub(crate) const UNLUCKY: u64 = 13;
 struct Memory {
     slot: usize,
     table: Vec<PageId>,
-    tokens: usize,
+    /// How many of its tokens are certain: the state is the one behind them.
+    certain: usize,
+    /// Those behind them.
+    log: Vec<u32>,
     end_is_banned: bool,
     unlucky: bool,
     generated_from: usize,
@@ -87,7 +90,12 @@ impl Row {
             row.states[slot] = self.states[slot];
         }
         // No step of the new row may run a token that a step of this one sampled.
-        let moved = |memory: &Memory| Memory { table: memory.table.clone(), sampled: BTreeMap::new(), ..*memory };
+        let moved = |memory: &Memory| Memory {
+            table: memory.table.clone(),
+            log: memory.log.clone(),
+            sampled: BTreeMap::new(),
+            ..*memory
+        };
         row.sessions = self.sessions.iter().map(|(session, memory)| (*session, moved(memory))).collect();
         row.cancelled.clone_from(&self.cancelled);
         row
@@ -132,7 +140,8 @@ impl Row {
                 let memory = Memory {
                     slot,
                     table: Vec::new(),
-                    tokens: reused.tokens as usize,
+                    certain: reused.tokens as usize,
+                    log: Vec::new(),
                     end_is_banned: sampling.banned.contains(&END),
                     unlucky: sampling.seed == UNLUCKY,
                     generated_from: generated_from as usize,
@@ -186,31 +195,50 @@ impl Row {
             ChunkInput::Sampled { step } => vec![memory.sampled.get(step).copied().unwrap_or(0)],
             ChunkInput::Rows { .. } => panic!("nobody sends vectors"),
         };
-        assert_eq!(chunk.start as usize, memory.tokens, "a gap in the tokens");
-        for token in tokens {
-            let (page, place) = (memory.tokens / self.page_tokens, memory.tokens % self.page_tokens);
-            self.pages[memory.table[page].0 as usize][place] = token;
-            self.states[memory.slot] = advance(self.states[memory.slot], token);
-            memory.tokens += 1;
-        }
-        let outcome = match chunk.wanted {
-            Wanted::Nothing => Outcome::Stored,
-            Wanted::Vector => Outcome::Vector(vec![memory.tokens as f32]),
-            Wanted::Sample => {
+        let start = chunk.start as usize;
+        let accepted = start.checked_sub(memory.certain).filter(|accepted| *accepted <= memory.log.len());
+        let accepted = accepted.expect("a gap in the tokens, or a rejected draft before it");
+        let mut state = memory.log[..accepted].iter().fold(self.states[memory.slot], |state, one| advance(state, *one));
+        let certain = start + tokens.len() - chunk.wanted.drafts() as usize;
+        let first = tokens.len() - chunk.wanted.wanted_rows(tokens.len());
+        let (mut sampled, mut log): (Vec<u32>, _) = (Vec::new(), Vec::new());
+        let mut agrees = true;
+        for (row, token) in tokens.iter().enumerate() {
+            let position = start + row;
+            let (page, place) = (position / self.page_tokens, position % self.page_tokens);
+            self.pages[memory.table[page].0 as usize][place] = *token;
+            state = advance(state, *token);
+            if position < certain {
+                self.states[memory.slot] = state;
+            } else {
+                log.push(*token);
+            }
+            agrees &= row <= first || sampled.last() == Some(token);
+            if row >= first && agrees {
                 let pages = memory.table.iter().flat_map(|page| &self.pages[page.0 as usize]);
-                let stored = pages.take(memory.tokens);
-                let state = self.states[memory.slot];
+                let stored = pages.take(position + 1);
                 let state =
                     if self.has_states { state } else { stored.clone().fold(0, |state, one| advance(state, *one)) };
                 // as penalties do, it depends on where the answer began
                 let attended = attend(stored.copied()).wrapping_add(memory.generated_from as u64);
-                let token = sample(state, attended, memory.end_is_banned);
-                memory.sampled.insert(step, token);
-                if memory.unlucky && token.is_multiple_of(8) {
-                    Outcome::Failed("no token is allowed".into())
-                } else {
-                    Outcome::Sampled(SampledToken { token, logprobs: None })
-                }
+                sampled.push(sample(state, attended, memory.end_is_banned));
+            }
+        }
+        (memory.certain, memory.log) = (certain, log);
+        let outcome = match chunk.wanted {
+            Wanted::Nothing => Outcome::Stored,
+            Wanted::Vector => Outcome::Vector(vec![certain as f32]),
+            _ if memory.unlucky && sampled.iter().any(|token| token.is_multiple_of(8)) => {
+                memory.sampled.extend(sampled.last().map(|token| (step, *token)));
+                Outcome::Failed("no token is allowed".into())
+            }
+            Wanted::Sample => {
+                memory.sampled.insert(step, sampled[0]);
+                Outcome::Sampled(SampledToken { token: sampled[0], logprobs: None })
+            }
+            Wanted::Verify(_) => {
+                let token = |token| SampledToken { token, logprobs: None };
+                Outcome::Verified(Verified { tokens: sampled.into_iter().map(token).collect(), drafted: Vec::new() })
             }
         };
         ChunkResult { session: chunk.session, outcome }

@@ -22,6 +22,8 @@ fn plan(arrives: u64, prompt: usize, tokens: usize) -> Plan {
         patience: None,
         reader: None,
         unlucky: false,
+        accepted: 0,
+        guesses: None,
     }
 }
 
@@ -120,4 +122,35 @@ fn a_prompt_is_cut_so_that_every_stage_has_some_of_it() {
     // each stage takes as long as the only one does, so without cuts two would take twice as long
     assert!(two < one * 5 / 4 + 10_000, "{one} {two}");
     assert!(four < one * 2, "{one} {four}");
+}
+
+/// How much sooner than without drafts it is over, where so many percent of them are right.
+fn gain(costs: Costs, stages: usize, sessions: u64, accepted: u64) -> f64 {
+    let time = |log_tokens| {
+        let plans = (0..sessions).map(|_| Plan { accepted, guesses: Some(7), ..plan(0, 20, 600) }).collect();
+        let usual = limits(stages);
+        let step_wanted = usual.step_wanted + 2 * log_tokens;
+        run_at(costs, Limits { log_sessions: 4, log_tokens, step_wanted, ..usual }, plans).now as f64
+    };
+    time(0) / time(7)
+}
+
+#[test]
+fn drafts_never_cost_much_and_bring_much_where_they_are_right() {
+    for (stages, hop) in [(1, 100), (2, 100), (4, 5_000)] {
+        for row in [0, 100, 400, 1_250, 5_000] {
+            for accepted in [0, 30, 60, 80, 90, 100] {
+                let costs = Costs { row, hop, ..COSTS };
+                let alone = gain(costs, stages, 1, accepted);
+                assert!(alone > 0.95, "{costs:?}, {stages} stages, {accepted}% right: {alone}");
+                if row <= 100 && accepted >= 80 {
+                    assert!(alone > 2.5, "{costs:?}, {stages} stages, {accepted}% right: {alone}");
+                }
+                if accepted != 30 && row != 400 {
+                    let many = gain(costs, stages, 8, accepted);
+                    assert!(many > 0.95, "8 sessions, {costs:?}, {stages} stages, {accepted}% right: {many}");
+                }
+            }
+        }
+    }
 }

@@ -3,13 +3,13 @@
 //! Messages between two parties arrive in the order they were sent; messages of different pairs overtake each other
 //! at random. After every event of the coordinator its invariants are checked.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
 use paceline_core::coordinator::{Action, Event};
 use paceline_core::invariants::{StepStream, accounts_balance};
 use paceline_core::{Coordinator, Limits, Refusal, session};
-use paceline_proto::{Epoch, PageId, SessionId, Slot, Step, StepDone};
+use paceline_proto::{Epoch, PageId, SessionId, Slot, Step, StepDone, Wanted};
 use uuid::Uuid;
 
 use crate::client::{Client, Plan};
@@ -96,6 +96,19 @@ fn name(client: usize) -> SessionId {
 
 fn client(session: SessionId) -> usize {
     session.0.as_u128() as usize
+}
+
+/// A stop string ends with the token just emitted: what came with it in the same run is not part of the answer.
+fn stop(actions: &mut VecDeque<session::Action>, tokens: usize) {
+    let more = actions.iter().any(|action| matches!(action, session::Action::Emit(_)));
+    actions.retain(|action| !matches!(action, session::Action::Emit(_)));
+    for action in actions {
+        if let session::Action::Finish(finish) = action
+            && (more || finish.end_token.is_some())
+        {
+            *finish = finish.clone().stopped(tokens);
+        }
+    }
 }
 
 impl World {
@@ -250,6 +263,7 @@ impl World {
             | Event::Ended
             | Event::Switch { .. }
             | Event::Resume
+            | Event::Tier { .. }
             | Event::Done(_)
             | Event::Failed { .. }
             | Event::Stop => {}
@@ -291,11 +305,12 @@ impl World {
                 self.fairness.sent(&step);
                 self.send(Pair::Steps, Mail::Step(step));
             }
-            Action::Outcome { session, outcome, position } => {
+            Action::Outcome { session, outcome, position, drafts } => {
                 self.fairness.served(session);
-                self.answer(session, session::Event::Outcome { outcome, position });
+                self.answer(session, session::Event::Outcome { outcome, position, drafts });
             }
             Action::Still { pages, slots } => self.still(pages, slots),
+            Action::Order { .. } => unreachable!("this row has no disks"),
             Action::Interrupted { session } => {
                 self.fairness.interrupted(session);
                 self.answer(session, session::Event::Interrupted);
@@ -329,16 +344,28 @@ impl World {
         }
         let mut actions = Vec::new();
         self.clients[index].session.on(event, &mut actions);
-        for action in actions {
+        let mut actions = VecDeque::from(actions);
+        while let Some(action) = actions.pop_front() {
             let session = name(index);
             let event = match action {
                 session::Action::Open(opening) => Event::Open { session, opening },
-                session::Action::Want(wish) => Event::Want { session, wish },
+                session::Action::Want(mut wish) => {
+                    if wish.wanted == Wanted::Sample && self.settings.limits.log_tokens > 0 {
+                        wish.drafts = self.clients[index].guess(&mut self.random);
+                        if self.clients[index].plan.guesses.is_none() {
+                            wish.proposals.most = self.random.between(0, 2) as u32;
+                        }
+                    }
+                    Event::Want { session, wish }
+                }
                 session::Action::Leave => Event::Leave { session },
                 session::Action::Emit(sampled) => {
                     let said = self.clients[index].emitted(sampled.token);
                     // the text side is a little behind the session
                     if let Some(said) = said {
+                        if let session::Event::Stopped { tokens } = said {
+                            stop(&mut actions, tokens);
+                        }
                         self.post(self.now, Mail::Session(index, said));
                     }
                     continue;

@@ -15,9 +15,11 @@ fn normalize_message(index: usize, message: &Value) -> Result<Value> {
     if !message.get("role").is_some_and(Value::is_string) {
         return Err(malformed("its role is no text"));
     }
+    let mut thoughts = String::new();
     if let Some(content) = message.get_mut("content") {
-        normalize_content(index, content)?;
+        thoughts = normalize_content(index, content)?;
     }
+    keep_reasoning(&mut message, thoughts);
     match message.get_mut("tool_calls") {
         None | Some(Value::Null) => {}
         Some(Value::Array(calls)) => {
@@ -30,24 +32,47 @@ fn normalize_message(index: usize, message: &Value) -> Result<Value> {
     Ok(Value::Object(message))
 }
 
-/// Text and null stay; parts become one text with nothing between them.
-fn normalize_content(index: usize, content: &mut Value) -> Result<()> {
+/// Text and null stay; parts become one text with nothing between them. Gives what parts say of thoughts.
+fn normalize_content(index: usize, content: &mut Value) -> Result<String> {
     let malformed = |problem| Error::BadMessage { message: index, problem };
     let parts = match content {
-        Value::String(_) | Value::Null => return Ok(()),
+        Value::String(_) | Value::Null => return Ok(String::new()),
         Value::Array(parts) => parts,
         _ => return Err(malformed("its content is neither text nor a list of parts")),
     };
-    let mut text = String::new();
+    let (mut text, mut thoughts) = (String::new(), String::new());
     for part in parts {
-        let kind = part.get("type").and_then(Value::as_str).ok_or(malformed("a content part has no type"))?;
-        if kind != "text" {
-            return Err(Error::UnsupportedContent { message: index, kind: kind.to_owned() });
+        if let Value::String(part) = part {
+            text += part;
+            continue;
         }
-        text += part.get("text").and_then(Value::as_str).ok_or(malformed("a text part has no text"))?;
+        let kind = part.get("type").and_then(Value::as_str).ok_or(malformed("a content part has no type"))?;
+        let said = |name: &str| part.get(name).and_then(Value::as_str);
+        match kind {
+            "text" | "input_text" | "output_text" => {
+                text += said("text").ok_or(malformed("a text part has no text"))?;
+            }
+            "refusal" => text += said("refusal").ok_or(malformed("a refusal part has no refusal"))?,
+            "thinking" | "reasoning" => thoughts += said(kind).or(said("text")).unwrap_or_default(),
+            _ => return Err(Error::UnsupportedContent { message: index, kind: kind.to_owned() }),
+        }
     }
     *content = Value::String(text);
-    Ok(())
+    Ok(thoughts)
+}
+
+/// Templates call what an answer was thought out with `reasoning_content`; some clients send it back under another name.
+fn keep_reasoning(message: &mut Map<String, Value>, thoughts: String) {
+    let is_told = |message: &Map<String, Value>| message.get("reasoning_content").is_some_and(Value::is_string);
+    if is_told(message) {
+        return;
+    }
+    // Null is how clients say that there was none; to a template it would be a text to look into.
+    message.remove("reasoning_content");
+    let other = message.get("reasoning").and_then(Value::as_str).map(str::to_owned);
+    if let Some(reasoning) = other.or_else(|| (!thoughts.is_empty()).then_some(thoughts)) {
+        message.insert("reasoning_content".to_owned(), reasoning.into());
+    }
 }
 
 /// Templates iterate over arguments, so they must be a mapping. Nothing at all is an empty one.
@@ -94,6 +119,20 @@ mod tests {
     }
 
     #[test]
+    fn parts_of_other_clients_are_understood() {
+        let parts = json!([
+            {"type": "thinking", "thinking": "hm", "signature": "x"}, "a", {"type": "input_text", "text": "b"},
+            {"type": "refusal", "refusal": "c"},
+        ]);
+        let wanted = json!({"role": "assistant", "content": "abc", "reasoning_content": "hm"});
+        assert_eq!(one(json!({"role": "assistant", "content": parts})).unwrap(), wanted);
+        let other = json!({"role": "assistant", "content": "a", "reasoning": "hm", "reasoning_content": null});
+        assert_eq!(one(other).unwrap()["reasoning_content"], "hm");
+        let none = json!({"role": "assistant", "content": "a", "reasoning_content": null});
+        assert_eq!(one(none).unwrap(), json!({"role": "assistant", "content": "a"}));
+    }
+
+    #[test]
     fn images_are_refused_by_name() {
         let image = json!({"role": "user", "content": [{"type": "image_url", "image_url": {"url": "x"}}]});
         let error = one(image).unwrap_err();
@@ -124,7 +163,6 @@ mod tests {
             json!({"content": "no role"}),
             json!({"role": 1, "content": ""}),
             json!({"role": "user", "content": 5}),
-            json!({"role": "user", "content": ["text"]}),
             json!({"role": "user", "content": [{"type": "text"}]}),
             json!({"role": "assistant", "tool_calls": {}}),
             json!({"role": "assistant", "tool_calls": [1]}),

@@ -1,6 +1,6 @@
 //! Checks a step's inputs before anything is computed, so that a bad step changes nothing.
 
-use crate::device::{ChunkRows, MemorySpec, NO_TOKEN, StepInputs};
+use crate::device::{ChunkLog, ChunkRows, MemorySpec, NO_TOKEN, StepInputs};
 use crate::program::{Op, Program};
 use crate::{Error, Result};
 
@@ -11,11 +11,14 @@ pub(crate) struct Checks {
     vocabulary: Option<usize>,
     /// Values of a row that comes as a vector.
     vector: usize,
+    /// Are vectors rows in place of tokens? Else every row has one beside its token, if it has a token.
+    embeds: bool,
     has_caches: bool,
     has_states: bool,
-    /// The step that last wrote each page, and each slot.
+    /// The step that last wrote each page, each slot, and each log.
     page_marks: Vec<u64>,
     slot_marks: Vec<u64>,
+    log_marks: Vec<u64>,
     step: u64,
 }
 
@@ -31,17 +34,19 @@ impl Checks {
             memory: *memory,
             vocabulary,
             vector: entry.map_or(0, |buffer| program.width(buffer)),
+            embeds: program.embeds,
             has_caches: !program.caches.is_empty(),
             has_states: !program.states.is_empty(),
             page_marks: marks(memory.pages)?,
             slot_marks: marks(memory.slots)?,
+            log_marks: marks(memory.logs.sessions)?,
             step: 0,
         })
     }
 
     /// Bytes of the tables it keeps.
     pub(crate) fn bytes(&self) -> u64 {
-        (size_of::<u64>() * (self.page_marks.len() + self.slot_marks.len())) as u64
+        (size_of::<u64>() * (self.page_marks.len() + self.slot_marks.len() + self.log_marks.len())) as u64
     }
 
     /// Accepts or refuses a step.
@@ -57,6 +62,7 @@ impl Checks {
             rows = chunk.first_row.saturating_add(chunk.rows);
             within("rows in chunks", rows, inputs.rows())?;
             self.check_slot(chunk)?;
+            self.check_log(chunk)?;
             self.check_pages(chunk)?;
         }
         equal("rows in chunks", rows, inputs.rows())
@@ -68,6 +74,10 @@ impl Checks {
             return equal("values in vectors", inputs.vectors.len(), inputs.rows() * self.vector);
         };
         equal("tokens", inputs.tokens.len(), inputs.rows())?;
+        if !self.embeds {
+            equal("values in vectors", inputs.vectors.len(), inputs.rows() * self.vector)?;
+            return inputs.tokens.iter().try_for_each(|token| exists("token", *token as usize, vocabulary));
+        }
         let mut vectors = 0;
         for token in inputs.tokens {
             match *token {
@@ -84,6 +94,17 @@ impl Checks {
         }
         exists("state slot", chunk.slot, self.memory.slots)?;
         mark(&mut self.slot_marks[chunk.slot], self.step, "state slot", chunk.slot)
+    }
+
+    fn check_log(&mut self, chunk: &ChunkRows<'_>) -> Result<()> {
+        let (ChunkLog { place, before, uncertain }, logs) = (chunk.log, self.memory.logs);
+        within("replayed tokens", before, logs.tokens.min(chunk.start))?;
+        within("uncertain tokens", uncertain, logs.tokens.min(before.saturating_add(chunk.rows)))?;
+        if before + uncertain == 0 || !self.has_states {
+            return Ok(());
+        }
+        exists("log", place, logs.sessions)?;
+        mark(&mut self.log_marks[place], self.step, "log", place)
     }
 
     fn check_pages(&mut self, chunk: &ChunkRows<'_>) -> Result<()> {

@@ -59,15 +59,20 @@ impl CpuStage {
         tell_of_huge_pages();
         // Memory first: when it cannot be had, that is known before long reading.
         let rows = |space| if space == RowSpace::Step { memory.rows } else { memory.wanted };
-        let buffers = program.buffers.iter().map(|spec| Rows::reserve(spec, rows(spec.rows)));
+        let replayed = replayed_buffers(&program);
+        let buffers = program.buffers.iter().enumerate().map(|(index, spec)| {
+            let replays = if replayed.contains(&index) { memory.logs.rows() } else { 0 };
+            Rows::reserve(spec, rows(spec.rows).saturating_add(replays))
+        });
         let buffers = buffers.collect::<Result<Vec<_>>>()?;
         let caches = program.caches.iter().map(|spec| PagedCache::reserve(spec, &memory, device.rotation));
         let caches = caches.collect::<Result<Vec<_>>>()?;
-        let states = program.states.iter().map(|spec| Recurrent::reserve(spec, memory.slots));
+        let states = program.states.iter().map(|spec| Recurrent::reserve(spec, memory.slots, memory.logs));
         let states = states.collect::<Result<Vec<_>>>()?;
         let weights = load_weights(device, &program, model, progress)?;
         let Prepared { single, fused } = prepare(&program, &weights)?;
-        let limits = Limits { rows: memory.rows.max(memory.wanted), threads: device.pool.threads() };
+        let (rows, replayed) = (memory.rows.max(memory.wanted), memory.logs.rows());
+        let limits = Limits { rows, replayed, threads: device.pool.threads() };
         let sizes = single.iter().chain(&fused).map(|fused| fused.operation.scratch(&limits));
         let scratch = Scratch::reserve(&sizes.fold(ScratchSize::default(), ScratchSize::max))?;
         let checks = Checks::new(&program, &memory, vocabulary(&program, &weights))?;
@@ -120,6 +125,7 @@ impl CpuStage {
             caches: &self.caches,
             states: &self.states,
             scratch: &self.scratch,
+            memory: self.memory,
         };
         self.pool.run(&|member| {
             mark(member);
@@ -147,6 +153,9 @@ impl CpuStage {
         Ok(match part {
             MemoryPart::Page { cache, page } => self.caches[usize::from(cache.0)].page_mut(page),
             MemoryPart::Slot { state, slot } => self.states[usize::from(state.0)].slot_mut(slot),
+            MemoryPart::Logged { state, place, position } => {
+                vec![self.states[usize::from(state.0)].logged_mut(place, position)]
+            }
         })
     }
 
@@ -154,6 +163,12 @@ impl CpuStage {
     #[cfg(test)]
     pub(super) fn unfuse(&mut self) {
         std::mem::swap(&mut self.fused, &mut self.single);
+    }
+
+    /// Bytes of states and logs that steps read or wrote.
+    #[cfg(test)]
+    pub(super) fn moved_bytes(&self) -> usize {
+        self.states.iter().map(Recurrent::moved_bytes).sum()
     }
 
     /// How many operations a step runs.
@@ -237,7 +252,13 @@ impl LoadedStage for CpuStage {
             MemoryPart::Slot { state, slot } => {
                 exists("recurrent layer", state.0.into(), self.states.len())?;
                 exists("state slot", slot, slots)?;
-                (self.states[usize::from(state.0)].bytes(), slots)
+                (self.states[usize::from(state.0)].slot_bytes(), slots)
+            }
+            MemoryPart::Logged { state, place, .. } => {
+                exists("recurrent layer", state.0.into(), self.states.len())?;
+                exists("log", place, self.memory.logs.sessions)?;
+                exists("token of a log", 0, self.memory.logs.tokens)?;
+                (self.states[usize::from(state.0)].logged_bytes(), 1)
             }
         };
         Ok(bytes as usize / count)
@@ -326,6 +347,15 @@ fn load_weights(
         progress(model.tensor(&spec.tensor).map_or(0, |tensor| tensor.data.len() as u64));
     }
     Ok(found.into_iter().flatten().collect())
+}
+
+/// Buffers that hold replayed rows behind those of a step: what recurrent layers convolve, and what comes out of them.
+fn replayed_buffers(program: &Program) -> Vec<usize> {
+    let results = program.ops.iter().filter_map(|recorded| match recorded.op {
+        Op::Convolve { output, .. } | Op::DeltaRule { output, .. } => Some(usize::from(output.0)),
+        _ => None,
+    });
+    results.collect()
 }
 
 /// Rows of the embedding table, of a program that has one.

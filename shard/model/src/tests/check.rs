@@ -128,6 +128,12 @@ impl Checker<'_> {
                 self.vector(*bias, self.width_of(*buffer));
                 self.reads(*buffer, self.width_of(*buffer));
             }
+            Op::Join { first, second, output } => {
+                let [left, right] = [*first, *second].map(|input| self.width_of(input));
+                self.reads(*first, left);
+                self.reads(*second, right);
+                self.writes(*output, left + right);
+            }
             Op::Gather { input, output } => {
                 assert_eq!((self.rows(*input), self.rows(*output)), (RowSpace::Step, RowSpace::Wanted));
                 self.reads(*input, self.width_of(*output));

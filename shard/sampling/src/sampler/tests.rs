@@ -1,5 +1,7 @@
 //! Every filter against an obvious reference, and the draw against the distribution.
 
+use paceline_grammar::{Grammar, Speller, Spelling};
+use paceline_proto::{ConstraintSettings, ThinkingSettings};
 use proptest::prelude::*;
 
 use super::*;
@@ -402,4 +404,109 @@ proptest! {
             prop_assert_eq!(one, other);
         }
     }
+}
+
+/// Reasoning with a budget: token 1 opens it, 2 closes it, and 3 stands on both sides of the end.
+fn thinking(budget: u32) -> SamplingSettings {
+    let thinking =
+        ThinkingSettings { is_open: true, opens: Some(1), closes: 2, budget: Some(budget), closing: vec![3, 2, 3] };
+    SamplingSettings { thinking: Some(Box::new(thinking)), ..SamplingSettings::default() }
+}
+
+#[test]
+fn reasoning_ends_when_its_budget_is_used_up_also_where_drafts_and_replays_come_between() {
+    let logits = [0.0, 0.0, 0.0, 0.0, 5.0, 1.0];
+    let mut plain = sampler(thinking(2), 6);
+    plain.observe(0, &[5, 5]).unwrap();
+    let wanted = [4, 4, 3, 2, 3, 4, 4];
+    let said: Vec<u32> = (2..9).map(|position| token(&mut plain, position, &logits)).collect();
+    assert_eq!(said, wanted);
+    let mut drafted = sampler(thinking(2), 6);
+    drafted.observe(0, &[5, 5]).unwrap();
+    assert_eq!(token(&mut drafted, 2, &logits), 4);
+    // Of these the second is right and the third is not.
+    drafted.observe(2, &[4, 4, 4]).unwrap();
+    let said: Vec<u32> = (3..9).map(|position| token(&mut drafted, position, &logits)).collect();
+    assert_eq!(said, wanted[1..]);
+    let mut replayed = Sampler::resume(thinking(2), 6, 2).unwrap();
+    replayed.observe(0, &[5, 5, 4, 4, 3]).unwrap();
+    let moved = Sampler::restore(replayed.memory(), 6).unwrap();
+    for mut later in [replayed, moved] {
+        let said: Vec<u32> = (5..9).map(|position| token(&mut later, position, &logits)).collect();
+        assert_eq!(said, wanted[3..]);
+    }
+}
+
+#[test]
+fn an_answer_whose_beginning_nobody_showed_is_no_guide() {
+    let mut later = Sampler::resume(thinking(2), 6, 2).unwrap();
+    assert_eq!(later.observe(4, &[4]), Err(Error::History { position: 4 }));
+}
+
+const END: u32 = 6;
+const CLOSE: u32 = 5;
+
+/// A few words, tags around reasoning, and an end.
+fn speller() -> Speller {
+    let text = |text: &'static str| Spelling::Text(text.as_bytes());
+    let words =
+        [text("yes"), text("no"), text("y"), text("es"), Spelling::Special("<open>"), Spelling::Special("<close>")];
+    let more = [Spelling::Special("<end>"), text("x"), text("\n")];
+    Speller::new(words.into_iter().chain(more), &[END]).unwrap()
+}
+
+/// Thinks, and then says yes or no.
+fn yes_or_no() -> SamplingSettings {
+    let thinking =
+        ThinkingSettings { is_open: true, opens: Some(4), closes: CLOSE, budget: None, closing: vec![CLOSE, 8] };
+    let grammar = Grammar::choice(&["yes", "no"]).unwrap().text().to_owned();
+    SamplingSettings {
+        thinking: Some(Box::new(thinking)),
+        constraint: Some(Box::new(ConstraintSettings { grammar, ends: vec![END] })),
+        ..SamplingSettings::default()
+    }
+}
+
+/// Rows that want to end, then x, then to close, and of words `y` first.
+fn yes_row(closes: bool) -> [f32; 9] {
+    let close = if closes { 7.0 } else { 0.0 };
+    [1.0, 2.0, 3.0, 0.5, 0.0, close, 9.0, 6.0, 0.1]
+}
+
+#[test]
+fn a_structure_holds_behind_reasoning_through_drafts_replays_and_moves() {
+    let speller = speller();
+    let vocabulary = Vocabulary { size: 9, speller: Some(&speller) };
+    let mut plain = Sampler::resume(yes_or_no(), vocabulary, 2).unwrap();
+    plain.observe(0, &[7, 7]).unwrap();
+    let closes = [false, false, true, false, false, false, false];
+    let said: Vec<u32> =
+        (2..).zip(closes).map(|(position, closes)| token(&mut plain, position, &yes_row(closes))).collect();
+    // It may not end while it thinks, closes in form, and says "y" and "es" before it may end.
+    assert_eq!(said, [7, 7, CLOSE, 8, 2, 3, END]);
+    for cut in 0..said.len() {
+        let mut replayed = Sampler::resume(yes_or_no(), vocabulary, 2).unwrap();
+        replayed.observe(0, &[&[7, 7], &said[..cut]].concat()).unwrap();
+        // Drafts behind what is certain, of which none is right.
+        replayed.observe(2 + cut as u32, &[1, 1, 1]).unwrap();
+        let mut moved = Sampler::restore(replayed.memory(), vocabulary).unwrap();
+        for later in [&mut replayed, &mut moved] {
+            let rest: Vec<u32> = (2..)
+                .zip(closes)
+                .skip(cut)
+                .map(|(position, closes)| token(later, position, &yes_row(closes)))
+                .collect();
+            assert_eq!(rest, said[cut..], "behind {cut}");
+        }
+    }
+}
+
+#[test]
+fn a_structure_needs_spellings_and_a_grammar() {
+    assert_eq!(Sampler::new(yes_or_no(), 9).err(), Some(Error::NoSpeller));
+    let speller = speller();
+    let mut settings = yes_or_no();
+    settings.constraint = Some(Box::new(ConstraintSettings { grammar: "{".to_owned(), ends: Vec::new() }));
+    let vocabulary = Vocabulary { size: 9, speller: Some(&speller) };
+    assert!(matches!(Sampler::new(settings, vocabulary).err(), Some(Error::Grammar(_))));
 }

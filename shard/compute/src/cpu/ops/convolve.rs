@@ -10,7 +10,7 @@ use crate::cpu::math;
 use crate::cpu::pool::Member;
 use crate::cpu::simd::{Kernel, LANES, Simd};
 use crate::cpu::states::Recurrent;
-use crate::device::ChunkRows;
+use crate::device::{ChunkLog, ChunkRows};
 use crate::program::{Buffer, State};
 
 /// The most taps of a convolution; the models have 4.
@@ -39,7 +39,7 @@ impl Operation for Convolve {
         let channels = super::elementwise::share_of_vectors(member, step.state(self.state).spec.channels);
         for chunk in step.inputs.chunks {
             let strip = self.strip(step, chunk, channels.clone());
-            for row in 0..chunk.rows {
+            for row in 0..chunk.replayed_and_rows() {
                 strip.convolve(row);
             }
             strip.remember();
@@ -69,21 +69,29 @@ pub(super) struct Strip<'a> {
 }
 
 impl Strip<'_> {
-    /// Input `index` of the sequence that starts with what is remembered and goes on with the chunk.
+    /// Input `index` of the sequence that starts with what is remembered and goes on with what is logged and then the
+    /// chunk.
     fn input(&self, index: usize) -> &[f32] {
-        let remembered = self.memory.spec.taps - 1;
-        // SAFETY: these channels of the window are this member's, and it writes them only in `remember`,
-        // when it reads another tap; nobody writes the input buffer.
+        let ChunkLog { place, before, .. } = self.chunk.log;
+        let Some(index) = index.checked_sub(self.memory.spec.taps - 1) else {
+            // SAFETY: these channels of the window are this member's, and it writes them only in `remember`, when it
+            // reads another tap.
+            return unsafe { self.memory.window(self.chunk.slot, index, self.channels.clone()) };
+        };
+        // SAFETY: these channels of the log are this member's, and it writes them only in `remember`, after its last
+        // reading of it; nobody writes the input buffer.
         unsafe {
-            if index < remembered {
-                return self.memory.window(self.chunk.slot, index, self.channels.clone());
+            match index.checked_sub(before) {
+                None => self.memory.logged(place, self.chunk.position(index), self.channels.clone()),
+                Some(row) => {
+                    let row = self.chunk.first_row + row;
+                    self.step.buffer(self.operation.input).columns(row, self.channels.clone())
+                }
             }
-            let row = self.chunk.first_row + index - remembered;
-            self.step.buffer(self.operation.input).columns(row, self.channels.clone())
         }
     }
 
-    /// Row `row` of the chunk.
+    /// Row `row` of the chunk, counted from the first one that is replayed before it.
     pub(super) fn convolve(&self, row: usize) {
         let taps = self.memory.spec.taps;
         let mut inputs: [&[f32]; MAX_TAPS] = [&[]; MAX_TAPS];
@@ -95,21 +103,27 @@ impl Strip<'_> {
         }
         let output = self.step.buffer(self.operation.output);
         // SAFETY: these channels of the row are this member's.
-        let output = unsafe { output.columns_mut(self.chunk.first_row + row, self.channels.clone()) };
+        let output = unsafe { output.columns_mut(self.step.row_of(self.chunk, row), self.channels.clone()) };
         self.step.isa.run(ConvolveRow { inputs: &inputs[..taps], weights: &weights[..taps], output });
     }
 
-    /// Keeps the last inputs, in order of age: none is overwritten before it is read. To be called once, after
-    /// all rows.
+    /// Keeps the last inputs that are certain, in order of age: none is overwritten before it is read. Then logs those
+    /// that are not. To be called once, after all rows.
     pub(super) fn remember(&self) {
-        if self.chunk.rows == 0 {
-            return;
+        let certain = self.chunk.certain();
+        if certain > 0 {
+            for tap in 0..self.memory.spec.taps - 1 {
+                let newer = self.input(certain + tap);
+                // SAFETY: these channels of the window are this member's; `newer` is another tap, a row, or logged.
+                let window = unsafe { self.memory.window(self.chunk.slot, tap, self.channels.clone()) };
+                window.copy_from_slice(newer);
+            }
         }
-        for tap in 0..self.memory.spec.taps - 1 {
-            let newer = self.input(self.chunk.rows + tap);
-            // SAFETY: these channels of the window are this member's; `newer` is another tap or a row.
-            let window = unsafe { self.memory.window(self.chunk.slot, tap, self.channels.clone()) };
-            window.copy_from_slice(newer);
+        for row in self.chunk.newly_uncertain() {
+            let position = self.chunk.position(row);
+            // SAFETY: these channels of the log are this member's; the input is a row of the chunk.
+            let logged = unsafe { self.memory.logged(self.chunk.log.place, position, self.channels.clone()) };
+            logged.copy_from_slice(self.input(self.memory.spec.taps - 1 + row));
         }
     }
 }

@@ -19,7 +19,7 @@ use crate::device::ChunkRows;
 use crate::program::{Buffer, State, StateSpec, Weight};
 
 /// Rows that all tiles go through before the next rows; their inputs are some hundred KiB.
-pub(super) const ROWS_IN_CACHE: usize = 16;
+const ROWS_IN_CACHE: usize = 16;
 
 /// [`Op::DeltaRule`](crate::program::Op::DeltaRule).
 pub(super) struct DeltaRule {
@@ -37,30 +37,49 @@ pub(super) struct DeltaRule {
 
 impl Operation for DeltaRule {
     fn scratch(&self, limits: &Limits) -> ScratchSize {
-        let floats = limits.rows * self.scratch_row();
+        let tiles = limits.threads * self.spec.head_dim * LANES;
+        let floats = (limits.rows + limits.replayed) * self.scratch_row() + tiles;
         ScratchSize { floats, ..ScratchSize::default() }
     }
 
     fn run(&self, step: &Step<'_>, member: &Member<'_>) {
-        for task in member.share(step.inputs.rows() * self.key_heads) {
-            self.normalize(step, task / self.key_heads, task % self.key_heads);
-        }
-        for row in member.share(step.inputs.rows()) {
-            self.gates(step, row, 0..self.spec.value_heads);
+        let heads = self.key_heads;
+        for chunk in step.inputs.chunks {
+            for task in member.share(chunk.replayed_and_rows() * heads) {
+                self.normalize(step, step.row_of(chunk, task / heads), task % heads);
+            }
+            for row in member.share(chunk.replayed_and_rows()) {
+                self.gates(step, chunk, row, 0..self.spec.value_heads);
+            }
         }
         member.wait();
+        for chunk in step.inputs.chunks {
+            for head in member.share(self.spec.value_heads) {
+                self.log_gates(step, chunk, head);
+            }
+        }
         let memory = step.state(self.state);
         let tiles = memory.tiles() * self.spec.value_heads;
         let own = member.share(step.inputs.chunks.len() * tiles);
         for (index, chunk) in step.inputs.chunks.iter().enumerate() {
-            for first in (0..chunk.rows).step_by(ROWS_IN_CACHE) {
-                let rows = first..(first + ROWS_IN_CACHE).min(chunk.rows);
+            for rows in rows_in_cache(chunk) {
                 for tile in overlap(&own, index * tiles, tiles) {
-                    self.run_tile(step, chunk, rows.clone(), tile);
+                    self.run_tile(step, member, chunk, rows.clone(), tile);
                 }
             }
         }
     }
+}
+
+/// The rows of a chunk, with those replayed before it, in parts that the cache holds. What is uncertain is one part with
+/// the last rows that are certain, so that each tile of the state is fetched once for both.
+pub(super) fn rows_in_cache(chunk: &ChunkRows<'_>) -> impl Iterator<Item = Range<usize>> {
+    let (certain, all) = (chunk.certain(), chunk.replayed_and_rows());
+    let parts = certain.div_ceil(ROWS_IN_CACHE).max(usize::from(all > 0));
+    (0..parts).map(move |part| {
+        let end = if part + 1 == parts { all } else { (part + 1) * ROWS_IN_CACHE };
+        part * ROWS_IN_CACHE..end
+    })
 }
 
 impl DeltaRule {
@@ -94,20 +113,22 @@ impl DeltaRule {
         }
     }
 
-    /// Decays and betas of some value heads of a row, into scratch.
-    pub(super) fn gates(&self, step: &Step<'_>, row: usize, heads: Range<usize>) {
+    /// Decays and betas of some value heads of a row (counted from the first one that is replayed before the chunk),
+    /// into scratch.
+    pub(super) fn gates(&self, step: &Step<'_>, chunk: &ChunkRows<'_>, index: usize, heads: Range<usize>) {
+        let row = step.row_of(chunk, index);
         let first = 2 * self.key_heads * self.spec.head_dim;
         let second = first + self.spec.value_heads;
         let decays = self.scratch_part(row, first + heads.start..first + heads.end);
         let betas = self.scratch_part(row, second + heads.start..second + heads.end);
-        // SAFETY: a row's gates of these heads are one member's, in scratch; nobody writes alpha and beta.
+        // SAFETY: a row's gates of these heads are one member's, in scratch; nobody writes alpha and beta, and what the
+        // log has of them is written when all that is replayed has been read.
         let (alpha, beta, decays, betas) = unsafe {
-            (
-                step.buffer(self.alpha).columns(row, heads.clone()),
-                step.buffer(self.beta).columns(row, heads.clone()),
-                step.scratch.floats.part_mut(decays),
-                step.scratch.floats.part_mut(betas),
-            )
+            let [alpha, beta] = match index < chunk.log.before {
+                true => [0, 1].map(|gate| &*self.logged(step, chunk, index, gate, heads.clone())),
+                false => [self.alpha, self.beta].map(|gate| step.buffer(gate).columns(row, heads.clone())),
+            };
+            (alpha, beta, step.scratch.floats.part_mut(decays), step.scratch.floats.part_mut(betas))
         };
         let (time_bias, rates) = (&step.vector(self.time_bias)[heads.clone()], &step.vector(self.decay)[heads]);
         let rates = time_bias.iter().zip(rates);
@@ -117,16 +138,74 @@ impl DeltaRule {
         step.isa.run(Gates { decays, beta, betas });
     }
 
-    /// Takes one tile (counted through all heads) through some rows of a chunk.
-    pub(super) fn run_tile(&self, step: &Step<'_>, chunk: &ChunkRows<'_>, rows: Range<usize>, tile: usize) {
+    /// What the log has of the alphas (`0`) or betas (`1`) of some value heads in a row.
+    ///
+    /// # Safety
+    /// No other borrow of them exists while this one lasts, in any thread.
+    #[expect(clippy::mut_from_ref, reason = "members borrow disjoint heads")]
+    unsafe fn logged<'a>(
+        &self,
+        step: &'a Step<'_>,
+        chunk: &ChunkRows<'_>,
+        index: usize,
+        gate: usize,
+        heads: Range<usize>,
+    ) -> &'a mut [f32] {
+        let first = self.spec.channels + gate * self.spec.value_heads;
+        let values = first + heads.start..first + heads.end;
+        // SAFETY: the caller's promise.
+        unsafe { step.state(self.state).logged(chunk.log.place, chunk.position(index), values) }
+    }
+
+    /// Logs what decides the gates of a value head in the rows of a chunk that are uncertain. To be called once, when
+    /// the gates of all rows are in scratch.
+    pub(super) fn log_gates(&self, step: &Step<'_>, chunk: &ChunkRows<'_>, head: usize) {
+        for index in chunk.newly_uncertain() {
+            let row = step.row_of(chunk, index);
+            for (gate, buffer) in [self.alpha, self.beta].into_iter().enumerate() {
+                // SAFETY: a head's part of the log is one member's, which reads it no more; nobody writes the buffers.
+                unsafe {
+                    let logged = self.logged(step, chunk, index, gate, head..head + 1);
+                    logged.copy_from_slice(step.buffer(buffer).columns(row, head..head + 1));
+                }
+            }
+        }
+    }
+
+    /// Takes one tile (counted through all heads) through some rows of a chunk, counted from the first one that is
+    /// replayed before it. Rows that are uncertain change a copy of the tile.
+    pub(super) fn run_tile(
+        &self,
+        step: &Step<'_>,
+        member: &Member<'_>,
+        chunk: &ChunkRows<'_>,
+        rows: Range<usize>,
+        tile: usize,
+    ) {
         let memory = step.state(self.state);
         let (head, tile) = (tile / memory.tiles(), tile % memory.tiles());
         let dim = self.spec.head_dim;
         let columns = head * dim + tile * LANES..head * dim + ((tile + 1) * LANES).min(dim);
         // SAFETY: a tile of a slot is one member's, as no slot occurs twice in a step.
         let matrix = unsafe { memory.tile(chunk.slot, head, tile) };
-        let rows = chunk.first_row + rows.start..chunk.first_row + rows.end;
-        step.isa.run(Update { rule: self, step, head, columns, rows, matrix });
+        let certain = rows.start..rows.end.min(chunk.certain());
+        let uncertain = certain.end..rows.end;
+        let columns = || columns.clone();
+        step.isa.run(Update { rule: self, step, chunk, head, columns: columns(), rows: certain, matrix });
+        if !uncertain.is_empty() {
+            // SAFETY: this part of scratch is this member's.
+            let copy = unsafe { step.scratch.floats.part_mut(self.scratch_tile(step, member.index())) };
+            copy.copy_from_slice(matrix.as_flattened());
+            let matrix = copy.as_chunks_mut().0;
+            step.isa.run(Update { rule: self, step, chunk, head, columns: columns(), rows: uncertain, matrix });
+        }
+    }
+
+    /// Where in scratch a member has a copy of a tile.
+    fn scratch_tile(&self, step: &Step<'_>, member: usize) -> Range<usize> {
+        let length = self.spec.head_dim * LANES;
+        let first = (step.memory.rows + step.memory.logs.rows()) * self.scratch_row() + member * length;
+        first..first + length
     }
 
     /// What a tile reads of a row, and where its output goes.
@@ -210,6 +289,7 @@ struct Token<'a> {
 struct Update<'a> {
     rule: &'a DeltaRule,
     step: &'a Step<'a>,
+    chunk: &'a ChunkRows<'a>,
     head: usize,
     columns: Range<usize>,
     rows: Range<usize>,
@@ -223,10 +303,10 @@ impl Kernel for Update<'_> {
     /// Sums over the matrix's rows run in four chains, row `i` in chain `i mod 4`, added as `(0 + 1) + (2 + 3)`.
     #[inline(always)]
     fn run<S: Simd>(self, simd: S) {
-        let Update { rule, step, head, columns, rows, matrix } = self;
+        let Update { rule, step, chunk, head, columns, rows, matrix } = self;
         // SAFETY: this member computed the rows' scratch, or it was computed before a barrier; nobody writes the
         // input; these columns of the output are this member's.
-        let token = |row| unsafe { rule.token(step, head, &columns, row) };
+        let token = |row| unsafe { rule.token(step, head, &columns, step.row_of(chunk, row)) };
         let Some(last) = rows.end.checked_sub(1).filter(|last| *last >= rows.start) else { return };
         let mut current = token(rows.start);
         let mut change = current.change(simd, decay_and_read(simd, matrix, &current));

@@ -62,6 +62,25 @@ impl Kernel for SwiGluPart<'_> {
     }
 }
 
+/// [`Op::Join`](crate::program::Op::Join).
+pub(super) struct Join {
+    pub(super) inputs: [Buffer; 2],
+    pub(super) output: Buffer,
+}
+
+impl Operation for Join {
+    fn run(&self, step: &Step<'_>, member: &Member<'_>) {
+        let [first, second] = self.inputs.map(|input| step.buffer(input));
+        for row in member.share(step.rows(self.output)) {
+            // SAFETY: a row is one member's; nobody writes the inputs, other buffers.
+            let (output, first, second) = unsafe { (step.row_mut(self.output, row), first.row(row), second.row(row)) };
+            let (left, right) = output.split_at_mut(first.len());
+            left.copy_from_slice(first);
+            right.copy_from_slice(second);
+        }
+    }
+}
+
 /// [`Op::AddGated`](crate::program::Op::AddGated).
 pub(super) struct AddGated {
     pub(super) input: Buffer,

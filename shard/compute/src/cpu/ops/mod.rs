@@ -38,13 +38,15 @@ use super::simd::Isa;
 use super::states::Recurrent;
 use super::weights::{Loaded, Table};
 use crate::Result;
-use crate::device::{ChunkRows, StepInputs};
+use crate::device::{ChunkRows, MemorySpec, StepInputs};
 use crate::program::{Buffer, Cache, RowSpace, State, Weight};
 
 /// Sizes that scratch space depends on.
 pub(crate) struct Limits {
     /// The most rows of a step.
     pub(crate) rows: usize,
+    /// The most rows that are replayed from logs before those of a step.
+    pub(crate) replayed: usize,
     /// Members of the pool.
     pub(crate) threads: usize,
 }
@@ -130,6 +132,8 @@ pub(crate) struct Step<'a> {
     pub(crate) caches: &'a [PagedCache],
     pub(crate) states: &'a [Recurrent],
     pub(crate) scratch: &'a Scratch,
+    /// What the stage has reserved.
+    pub(crate) memory: MemorySpec,
 }
 
 impl Step<'_> {
@@ -153,6 +157,15 @@ impl Step<'_> {
     unsafe fn row_mut(&self, buffer: Buffer, row: usize) -> &mut [f32] {
         // SAFETY: the caller's promise.
         unsafe { self.buffer(buffer).rows_mut(row..row + 1) }
+    }
+
+    /// Where row `index` of a chunk lies in buffers of recurrent layers, counted from the first token that is replayed
+    /// before the chunk. Replayed rows have a place of their own behind those of the step.
+    fn row_of(&self, chunk: &ChunkRows<'_>, index: usize) -> usize {
+        match index.checked_sub(chunk.log.before) {
+            Some(row) => chunk.first_row + row,
+            None => self.memory.rows + chunk.log.place * self.memory.logs.tokens + index,
+        }
     }
 
     /// The chunk that a row belongs to.

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use super::attention::Attention;
 use super::convolve::Convolve;
 use super::delta_rule::DeltaRule;
-use super::elementwise::{AddBias, AddGated, Gather, SwiGlu};
+use super::elementwise::{AddBias, AddGated, Gather, Join, SwiGlu};
 use super::embed::Embed;
 use super::experts::{Experts, Sizes};
 use super::keys_values::StoreKeysValues;
@@ -81,6 +81,7 @@ impl Preparation<'_> {
             }
             Op::AddGated { input, gate, output } => Box::new(AddGated { input, gate, output }),
             Op::AddBias { buffer, bias } => Box::new(AddBias { buffer, bias }),
+            Op::Join { first, second, output } => Box::new(Join { inputs: [first, second], output }),
             Op::Gather { input, output } => Box::new(Gather { input, output }),
         }
     }

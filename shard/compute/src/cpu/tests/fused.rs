@@ -57,7 +57,7 @@ fn feed_forward(quantized: bool) -> (Fixture, Vec<Buffer>) {
 }
 
 /// Convolution, delta rule and gated norm, with twice as many value heads as key heads.
-fn delta_net(key_heads: usize) -> (Fixture, Vec<Buffer>) {
+pub(super) fn delta_net(key_heads: usize) -> (Fixture, Vec<Buffer>) {
     let (dim, value_heads) = (20, 2 * key_heads);
     let channels = (2 * key_heads + value_heads) * dim;
     let mut fixture = Fixture::new();

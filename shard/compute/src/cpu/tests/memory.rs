@@ -51,7 +51,8 @@ fn step(stage: &mut CpuStage, fixture: &Fixture, rows: std::ops::Range<usize>, s
         stage.buffer_mut(*buffer)[..rows.len() * 4].copy_from_slice(&values[rows.start * 4..rows.end * 4]);
     }
     let positions: Vec<[u32; 4]> = rows.clone().map(|row| [row as u32; 4]).collect();
-    let chunks = [ChunkRows { first_row: 0, rows: rows.len(), start: rows.start, slot, pages }];
+    let chunks =
+        [ChunkRows { first_row: 0, rows: rows.len(), start: rows.start, slot, pages, log: ChunkLog::default() }];
     let inputs = StepInputs { chunks: &chunks, tokens: &[], vectors: &[], positions: &positions, wanted: &[] };
     stage.run(&inputs).unwrap();
 }

@@ -3,6 +3,7 @@
 
 mod attention;
 mod fused;
+mod logs;
 mod memory;
 mod mixture;
 mod recurrent;
@@ -18,7 +19,7 @@ use paceline_gguf::{Gguf, KvType, TensorType};
 use super::device::CpuDevice;
 use super::simd::Isa;
 use super::stage::CpuStage;
-use crate::device::{ChunkRows, LoadedStage, MemorySpec, StepInputs};
+use crate::device::{ChunkLog, ChunkRows, LoadedStage, LogSpec, MemorySpec, StepInputs};
 use crate::program::{Buffer, Op, Program, RowSpace, Weight, WeightSpec, WeightUse};
 
 /// A small generator (xorshift).
@@ -136,6 +137,7 @@ impl Fixture {
             value_type: self.kinds[1],
             rows,
             wanted: rows,
+            logs: LogSpec::NONE,
         }
     }
 
@@ -194,7 +196,14 @@ impl Fixture {
                 positions.push(given.get(row).copied().unwrap_or([counted, counted, counted, 0]));
             }
             let (start, pages) = (rows.start, &pages[*session]);
-            chunks.push(ChunkRows { first_row, rows: rows.len(), start, slot: *session, pages });
+            chunks.push(ChunkRows {
+                first_row,
+                rows: rows.len(),
+                start,
+                slot: *session,
+                pages,
+                log: ChunkLog::default(),
+            });
             first_row += rows.len();
         }
         let inputs = StepInputs { chunks: &chunks, tokens: &[], vectors: &[], positions: &positions, wanted: &[] };

@@ -41,8 +41,8 @@ struct Step {
 fn good() -> Step {
     Step {
         chunks: vec![
-            ChunkRows { first_row: 0, rows: 3, start: 3, slot: 0, pages: &[0, 1] },
-            ChunkRows { first_row: 3, rows: 1, start: 0, slot: 1, pages: &[5] },
+            ChunkRows { first_row: 0, rows: 3, start: 3, slot: 0, pages: &[0, 1], log: ChunkLog::default() },
+            ChunkRows { first_row: 3, rows: 1, start: 0, slot: 1, pages: &[5], log: ChunkLog::default() },
         ],
         tokens: vec![7, NO_TOKEN, 2, NO_TOKEN],
         vectors: (100..108).map(|value| value as f32).collect(),
@@ -137,7 +137,7 @@ fn programs_without_memories_need_no_pages_and_slots() {
     let (fixture, _) = fixture(false);
     let mut stage = fixture.load(Isa::detect(), 1);
     let mut step = good();
-    step.chunks = vec![ChunkRows { first_row: 0, rows: 4, start: 99, slot: 99, pages: &[] }];
+    step.chunks = vec![ChunkRows { first_row: 0, rows: 4, start: 99, slot: 99, pages: &[], log: ChunkLog::default() }];
     step.run(&mut stage).unwrap();
 }
 
@@ -244,7 +244,7 @@ fn what_a_page_held_before_has_no_effect() {
         for (buffer, size) in [(query, 1.0), (key, fill), (value, fill)] {
             stage.buffer_mut(buffer)[..4 * rows].fill(size);
         }
-        let chunks = [ChunkRows { first_row: 0, rows, start: 0, slot: 0, pages: &[0] }];
+        let chunks = [ChunkRows { first_row: 0, rows, start: 0, slot: 0, pages: &[0], log: ChunkLog::default() }];
         let positions = vec![[0; 4]; rows];
         let inputs = StepInputs { chunks: &chunks, tokens: &[], vectors: &[], positions: &positions, wanted: &[] };
         stage.run(&inputs).unwrap();

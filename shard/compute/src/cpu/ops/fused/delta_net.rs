@@ -3,7 +3,7 @@
 use std::ops::Range;
 
 use super::super::convolve::Convolve;
-use super::super::delta_rule::{DeltaRule, ROWS_IN_CACHE};
+use super::super::delta_rule::{DeltaRule, rows_in_cache};
 use super::super::norm::GatedNorm;
 use super::super::{Limits, Operation, ScratchSize, Step, overlap};
 use crate::cpu::pool::Member;
@@ -31,7 +31,7 @@ impl Operation for DeltaNet {
         let own = member.share(tasks);
         for (index, chunk) in step.inputs.chunks.iter().enumerate() {
             for key_head in overlap(&own, index * heads, heads) {
-                self.head(step, chunk, key_head);
+                self.head(step, member, chunk, key_head);
             }
         }
     }
@@ -54,36 +54,36 @@ impl DeltaNet {
     }
 
     /// A key head and all that belongs to it through all rows of a chunk, a few rows at a time.
-    fn head(&self, step: &Step<'_>, chunk: &ChunkRows<'_>, key_head: usize) {
+    fn head(&self, step: &Step<'_>, member: &Member<'_>, chunk: &ChunkRows<'_>, key_head: usize) {
         let DeltaRule { key_heads, spec, .. } = &self.rule;
         let value_heads = || (key_head..spec.value_heads).step_by(*key_heads);
         let parts = [key_head, key_heads + key_head].into_iter().chain(value_heads().map(|head| 2 * key_heads + head));
         let strips =
             parts.map(|part| self.convolve.strip(step, chunk, part * spec.head_dim..(part + 1) * spec.head_dim));
         let strips: Vec<_> = strips.collect();
-        for first in (0..chunk.rows).step_by(ROWS_IN_CACHE) {
-            let rows = first..(first + ROWS_IN_CACHE).min(chunk.rows);
+        for rows in rows_in_cache(chunk) {
             for row in rows.clone() {
                 strips.iter().for_each(|strip| strip.convolve(row));
-                self.rule.normalize(step, chunk.first_row + row, key_head);
+                self.rule.normalize(step, step.row_of(chunk, row), key_head);
             }
-            value_heads().for_each(|head| self.value_head(step, chunk, rows.clone(), head));
+            value_heads().for_each(|head| self.value_head(step, member, chunk, rows.clone(), head));
         }
+        value_heads().for_each(|head| self.rule.log_gates(step, chunk, head));
         for strip in &strips {
             strip.remember();
         }
     }
 
-    fn value_head(&self, step: &Step<'_>, chunk: &ChunkRows<'_>, rows: Range<usize>, head: usize) {
+    fn value_head(&self, step: &Step<'_>, member: &Member<'_>, chunk: &ChunkRows<'_>, rows: Range<usize>, head: usize) {
         for row in rows.clone() {
-            self.rule.gates(step, chunk.first_row + row, head..head + 1);
+            self.rule.gates(step, chunk, row, head..head + 1);
         }
         let tiles = step.state(self.rule.state).tiles();
         for tile in head * tiles..(head + 1) * tiles {
-            self.rule.run_tile(step, chunk, rows.clone(), tile);
+            self.rule.run_tile(step, member, chunk, rows.clone(), tile);
         }
-        for row in rows {
-            self.norm.head(step, chunk.first_row + row, head);
+        for row in rows.start.max(chunk.log.before)..rows.end {
+            self.norm.head(step, step.row_of(chunk, row), head);
         }
     }
 }

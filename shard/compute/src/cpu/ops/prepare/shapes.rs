@@ -80,6 +80,10 @@ impl Preparation<'_> {
                 Ok(())
             }
             Op::AddBias { buffer, bias } => self.expect_vector(*bias, self.program.width(*buffer)),
+            Op::Join { first, second, output } => {
+                self.assert_width(*output, self.program.width(*first) + self.program.width(*second), name);
+                Ok(())
+            }
             Op::Gather { input, output } => {
                 self.assert_width(*output, self.program.width(*input), name);
                 Ok(())
@@ -230,6 +234,7 @@ fn buffers_of(op: &Op) -> Vec<Buffer> {
         Op::Route { logits, output, .. } => vec![logits, output],
         Op::Experts { input, route, output, .. } => vec![input, route, output],
         Op::AddGated { input, gate, output } => vec![input, gate, output],
+        Op::Join { first, second, output } => vec![first, second, output],
         Op::AddBias { buffer, .. } => vec![buffer],
     }
 }

@@ -1,0 +1,86 @@
+//! Drafts change how fast an answer comes, and nothing of it.
+
+use serde_json::{Value, json};
+
+use crate::http::{events, post};
+use crate::program::{Server, complaint};
+
+/// A text that the tiny model goes on with by repeating itself, sooner or later.
+fn request(number: u64, temperature: f64) -> Value {
+    let line = format!("line {number}: the ships came home with silver, salt and seven bells; ");
+    json!({
+        "prompt": line.repeat(4), "max_tokens": 160, "ignore_eos": true, "return_token_ids": true,
+        "temperature": temperature, "seed": number,
+    })
+}
+
+fn tokens(answer: &Value) -> Vec<u64> {
+    let tokens = answer["choices"][0]["token_ids"].as_array().expect("token ids");
+    tokens.iter().map(|token| token.as_u64().expect("a token")).collect()
+}
+
+fn all(server: &Server) -> Vec<Value> {
+    let address = server.address;
+    let one = move |number: u64| {
+        let body = request(number, if number.is_multiple_of(2) { 0.0 } else { 0.7 });
+        std::thread::spawn(move || post(address, "/v1/completions", &body).json())
+    };
+    let threads: Vec<_> = (0..8).map(one).collect();
+    threads.into_iter().map(|thread| thread.join().expect("an answer")).collect()
+}
+
+#[test]
+fn answers_with_drafts_are_those_without() {
+    let plain = Server::start(&["--draft", "none"]);
+    let expected: Vec<Value> = (0..8)
+        .map(|number| request(number, if number % 2 == 0 { 0.0 } else { 0.7 }))
+        .map(|body| post(plain.address, "/v1/completions", &body).json())
+        .collect();
+    assert!(expected.iter().all(|answer| answer["timings"]["draft_n"] == 0));
+    assert_eq!(plain.metric("paceline_drafts_total"), 0.0);
+    for shards in ["1", "2"] {
+        let server = Server::start(&["--shards", shards]);
+        // One after the other, where each has the row for itself, and then all at once, from the cache.
+        let alone: Vec<Value> = (0..8)
+            .map(|number| request(number, if number % 2 == 0 { 0.0 } else { 0.7 }))
+            .map(|body| post(server.address, "/v1/completions", &body).json())
+            .collect();
+        for (answer, expected) in alone.iter().chain(&all(&server)).zip(expected.iter().chain(&expected)) {
+            assert_eq!(tokens(answer), tokens(expected), "{shards} shards");
+            let (usage, timings) = (&answer["usage"], &answer["timings"]);
+            let details = &usage["completion_tokens_details"];
+            let (accepted, rejected) = (&details["accepted_prediction_tokens"], &details["rejected_prediction_tokens"]);
+            assert_eq!(timings["draft_n_accepted"], *accepted);
+            assert_eq!(timings["draft_n"].as_u64(), Some(accepted.as_u64().unwrap() + rejected.as_u64().unwrap()));
+        }
+        assert!(server.metric("paceline_drafts_total") > 0.0, "{shards} shards: no draft was run");
+        assert!(server.metric("paceline_drafts_accepted_total") > 0.0, "{shards} shards: no draft was right");
+        let mut body = request(2, 0.0);
+        body["stream"] = true.into();
+        let stream = events(&post(server.address, "/v1/completions", &body).body);
+        let text: String = stream.iter().filter_map(|event| event["choices"][0]["text"].as_str()).collect();
+        assert_eq!(text, expected[2]["choices"][0]["text"].as_str().expect("a text"));
+    }
+}
+
+#[test]
+fn a_stop_string_inside_a_run_of_drafts_ends_the_answer_there() {
+    let (plain, server) = (Server::start(&["--draft", "none"]), Server::start(&[]));
+    let whole = post(plain.address, "/v1/completions", &request(4, 0.0)).json();
+    let text = whole["choices"][0]["text"].as_str().expect("a text");
+    let letters: Vec<char> = text.chars().collect();
+    for place in [letters.len() / 3, letters.len() / 2, letters.len() - 8] {
+        let mut body = request(4, 0.0);
+        body["stop"] = letters[place..place + 5].iter().collect::<String>().into();
+        let [one, other] = [&plain, &server].map(|server| post(server.address, "/v1/completions", &body).json());
+        assert_eq!(one["choices"], other["choices"]);
+        assert_eq!(one["usage"]["completion_tokens"], other["usage"]["completion_tokens"]);
+    }
+}
+
+#[test]
+fn flags_for_drafts_that_make_no_sense_are_refused() {
+    assert!(complaint(&["run", "-p", "x", "--draft-max", "33"]).contains("--draft-max is 33, it must be at most 32"));
+    assert!(complaint(&["run", "-p", "x", "--draft-p-min", "1.5"]).contains("--draft-p-min is 1.5"));
+    assert!(complaint(&["run", "-p", "x", "--draft", "oracle"]).contains("possible values: none, lookup"));
+}
