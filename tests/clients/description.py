@@ -8,6 +8,7 @@ import json
 import random
 import subprocess
 import sys
+import tempfile
 import urllib.error
 import urllib.request
 
@@ -41,7 +42,9 @@ def described():
         command += ["--phases", "coverage,fuzzing" if round_ == 0 else "fuzzing", "--mode", "all"]
         command += ["-n", str(examples), "--seed", str(seed + round_), "--continue-on-failure", "--request-timeout", "120"]
         command += ["--suppress-health-check", "all", "--warnings", "off", "--generation-database", "none", "--no-color"]
-        run = subprocess.run(command, capture_output=True, text=True)
+        # It leaves a folder of its own wherever it runs.
+        with tempfile.TemporaryDirectory() as folder:
+            run = subprocess.run(command, capture_output=True, text=True, cwd=folder)
         assert run.returncode == 0, run.stdout[-20000:] + run.stderr[-4000:]
         round_ += 1
         assert int(calls() - begun) > done + 10, "schemathesis calls nothing: " + run.stdout[-4000:]

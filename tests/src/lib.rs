@@ -7,6 +7,7 @@ pub mod chaos;
 mod disks;
 pub mod exactness;
 pub mod golden;
+pub mod hand_row;
 pub mod load;
 pub mod model_run;
 pub mod models;

@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 use tempfile::TempDir;
 
 use crate::http;
-use crate::program::{PACELINE, Server, complaint, greedy, output, signal};
+use crate::program::{PACELINE, Server, complaint, greedy, mini16, output, signal};
 
 const QUESTION: &str = "The code for Ruth is 4821. The code for Abel is 7719. What is the code for Ruth?";
 
@@ -152,7 +152,7 @@ fn shards_of_other_processes_answer_as_one_process_does() {
 
 #[test]
 fn layers_that_a_host_does_not_have_are_fetched_once() {
-    let model = crate::program::root().join("tests/data/models/mini16-Q4_K_M.gguf");
+    let model = mini16();
     let prompt = |server: &Server| {
         let body =
             serde_json::json!({"prompt": [5, 6, 7], "max_tokens": 8, "temperature": 0, "return_token_ids": true});

@@ -9,7 +9,7 @@ use tempfile::TempDir;
 
 use crate::cache::{ask, cached, chat, document, prompt_tokens, says};
 use crate::cluster::{Cluster, Options, pause};
-use crate::program::{Server, complaint};
+use crate::program::{Server, complaint, mini16};
 
 const FLAGS: [&str; 4] = ["--sessions", "4", "--ctx", "10000"];
 const KEPT: &str = "paceline_cache_kept_total{tier=\"disk\"}";
@@ -112,17 +112,24 @@ fn end(cluster: Cluster) -> TempDir {
 
 #[test]
 fn a_row_that_is_stopped_goes_on_from_its_disks_and_so_does_another_cut() {
-    let options = Options { coordinator: &FLAGS, disks: true, ..Options::default() };
-    let questions = ["Ruth 12", "Abel 1", "Joel 5", "Caleb 3", "Naomi 2"].map(question);
-    let cold = questions.each_ref().map(cold);
+    let model = mini16();
+    let options = Options { model: Some(&model), coordinator: &FLAGS, disks: true, ..Options::default() };
+    // One beginning of four periods, and an ending of each its own.
+    let question = |ending: u32| {
+        let prompt: Vec<u32> = (0..2048).map(|index| 5 + index * 7 % 300).chain((0..16).map(|_| 5 + ending)).collect();
+        json!({"prompt": prompt, "max_tokens": 8, "temperature": 0, "return_token_ids": true})
+    };
+    let questions: [Value; 5] = std::array::from_fn(|ending| question(ending as u32));
+    let server = Server::start(&[&[model.to_str().expect("UTF-8")], &FLAGS[..]].concat());
+    let cold = questions.each_ref().map(|body| ask(&server, body).json()["choices"].clone());
+    drop(server);
     let cluster = Cluster::start(2, &options);
-    let layers = |cluster: &Cluster| cluster.status()["stages"].as_array().expect("stages").len();
     assert_eq!(cached(&ask(&cluster.coordinator, &questions[0]).json()), 0);
     let cluster = Cluster::start_in(end(cluster), 2, &options);
     comes_from_disk(&cluster.coordinator, &questions[1], &cold[1], "the same row");
     // One stage more: what it lacks on its disk is read again, with the same answer, and is there from then on.
     let cluster = Cluster::start_in(end(cluster), 3, &options);
-    assert_eq!(layers(&cluster), 3);
+    assert_eq!(cluster.status()["stages"].as_array().map(Vec::len), Some(3));
     assert_eq!(ask(&cluster.coordinator, &questions[2]).json()["choices"], cold[2], "another cut");
     let cluster = Cluster::start_in(end(cluster), 3, &options);
     comes_from_disk(&cluster.coordinator, &questions[3], &cold[3], "the other cut");

@@ -6,19 +6,13 @@
 use std::collections::BTreeSet;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::SocketAddr;
-use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 
 use serde_json::{Value, json};
 
 use crate::cluster::{Cluster, Options, await_file, coordinator, token_file};
 use crate::http::post;
-use crate::program::{PACELINE, Server, root};
-
-/// A hybrid of 16 layers in 4 blocks: enough for 4 shards.
-fn model() -> PathBuf {
-    root().join("tests/data/models/mini16-Q4_K_M.gguf")
-}
+use crate::program::{PACELINE, Server, mini16, root};
 
 /// How a row is run.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -117,7 +111,7 @@ fn alone_and_in_company(address: SocketAddr) -> (Value, Value, Vec<Value>) {
 
 #[test]
 fn rows_of_processes_give_the_bits_of_one_process() {
-    let model = model();
+    let model = mini16();
     let one = Server::start(&[model.to_str().expect("UTF-8"), "--threads", "1", "--ctx", "256"]);
     let expected = alone_and_in_company(one.address);
     assert_eq!(expected.0, expected.1);
@@ -213,7 +207,7 @@ fn ways_on_hosts() -> Vec<OnHosts> {
 
 #[test]
 fn hosts_of_their_own_on_a_bad_network_give_the_same_bits() {
-    let model = model();
+    let model = mini16();
     let one = Server::start(&[model.to_str().expect("UTF-8"), "--threads", "1", "--ctx", "256"]);
     let expected = alone_and_in_company(one.address);
     drop(one);

@@ -153,3 +153,8 @@ pub(crate) fn complaint(arguments: &[&str]) -> String {
 pub(crate) fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("the program lies in the workspace").to_owned()
 }
+
+/// A hybrid of 16 layers in 4 blocks: enough for 4 shards.
+pub(crate) fn mini16() -> PathBuf {
+    root().join("tests/data/models/mini16-Q4_K_M.gguf")
+}

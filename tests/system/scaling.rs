@@ -3,7 +3,6 @@
 
 use std::io::BufReader;
 use std::net::SocketAddr;
-use std::path::PathBuf;
 use std::process::ExitStatus;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -15,7 +14,7 @@ use serde_json::{Value, json};
 
 use crate::cluster::{Cluster, Options, pause, shard};
 use crate::http;
-use crate::program::{Server, complaint, output, root, signal};
+use crate::program::{Server, complaint, mini16, output, signal};
 
 const CLIENTS: u64 = 8;
 /// Room for each of them.
@@ -132,17 +131,13 @@ fn cluster(waiting: usize) -> (Cluster, String) {
 
 /// The same, of shards with these flags.
 fn cluster_of(waiting: usize, flags: &[&str]) -> (Cluster, String) {
-    let options = Options { model: Some(&model()), coordinator: &PLACES, shard: flags, ..Options::default() };
+    let options = Options { model: Some(&mini16()), coordinator: &PLACES, shard: flags, ..Options::default() };
     let mut cluster = Cluster::start(2, &options);
     for index in 0..waiting {
         cluster.shards.push(shard(&cluster.folder, 2 + index, flags));
     }
     await_nodes(&cluster, 2 + waiting);
-    (cluster, model().to_str().expect("UTF-8").to_owned())
-}
-
-fn model() -> PathBuf {
-    root().join("tests/data/models/mini16-Q4_K_M.gguf")
+    (cluster, mini16().to_str().expect("UTF-8").to_owned())
 }
 
 /// The nodes of the row, in order.
@@ -266,7 +261,7 @@ fn a_shard_that_is_told_to_end_gives_its_work_away_first() {
 #[test]
 fn a_row_for_which_there_is_no_room_beside_the_old_one_takes_its_place_and_answers_are_replayed() {
     // Enough for a stage of either row, and not for one of each.
-    let model = model();
+    let model = mini16();
     let plan = [&["plan", model.to_str().expect("UTF-8"), "--shards", "2", "--json"], &PLACES[..]].concat();
     let plan: Value = serde_json::from_str(&output(&plan)).expect("JSON");
     let parts = ["weights", "key_value", "states", "buffers", "reserve"];

@@ -10,15 +10,15 @@ use std::time::Duration;
 
 use paceline_compute::cpu::CpuDevice;
 use paceline_compute::cpu::simd::Isa;
-use paceline_compute::device::{Device, LogSpec, MemorySpec};
+use paceline_compute::device::{LogSpec, MemorySpec};
 use paceline_gguf::{Gguf, KvType, ModelShape};
-use paceline_model::StageLayers;
 use paceline_proto::{
     Chunk, ChunkInput, Entry, EntryKey, Epoch, Frame, Operation, Outcome, PageId, Payload, Reused, SamplingSettings,
     SessionId, Slot, Step, StepId, Ticket, TierAnswer, TierCounts, TierOrder, TierOutcome, TierRefusal, TierTask,
     Wanted,
 };
-use paceline_shard::{DiskTier, Error, Feedback, Passed, Place, SharedStage, Stage, StageTier};
+use paceline_shard::{DiskTier, Error, SharedStage, StageTier};
+use paceline_tests::hand_row::{HandRow, Said};
 use paceline_tests::models::model;
 use paceline_tier::Store;
 use tempfile::tempdir;
@@ -39,14 +39,14 @@ const STAGING: u64 = 64 << 20;
 
 /// Stages in a row with a disk tier, fed by hand.
 struct Hand {
-    stages: Vec<SharedStage>,
+    row: HandRow,
     tiers: Vec<StageTier>,
     answers: Receiver<(usize, TierAnswer)>,
     next: u64,
     tickets: u64,
 }
 
-type Told = Vec<(Vec<Outcome>, Vec<u32>)>;
+type Told = Vec<Said>;
 
 fn session() -> SessionId {
     SessionId(Uuid::from_u128(5))
@@ -74,19 +74,12 @@ impl Hand {
     fn load(model: &Arc<Gguf>, cuts: &[Range<usize>], [key_type, value_type]: [KvType; 2], life: usize) -> Self {
         let kinds: Vec<Isa> = Isa::ALL.into_iter().filter(|isa| isa.is_available()).collect();
         let device = CpuDevice::new(1 + life % 2, Some(kinds[life % kinds.len()])).expect("threads");
-        let layers = ModelShape::read(model).expect("a shape").layers.len();
         let (pages, slots) = (PAGES as usize, SLOTS as usize);
         let logs = LogSpec::NONE;
         let memory =
             MemorySpec { page_tokens: PAGE_TOKENS, pages, slots, key_type, value_type, rows: 32, wanted: 1, logs };
-        let stage = |(index, cut): (usize, &Range<usize>)| {
-            let place = Place { index, first: index == 0, last: index + 1 == cuts.len(), epoch: Epoch(1) };
-            let program = paceline_model::record(model, &StageLayers::of(cut.clone(), layers)).expect("a program");
-            let loaded = device.load(program, model, memory, &mut |_| {}).expect("a stage");
-            SharedStage::new(Stage::new(place, loaded, Feedback::own()))
-        };
-        let stages = cuts.iter().enumerate().map(stage).collect();
-        Self { stages, tiers: Vec::new(), answers: sync_channel(1).1, next: 0, tickets: 0 }
+        let row = HandRow::load(model, cuts, &device, memory, Epoch(1));
+        Self { row, tiers: Vec::new(), answers: sync_channel(1).1, next: 0, tickets: 0 }
     }
 
     /// All stages get the same tier, as in one process.
@@ -97,7 +90,7 @@ impl Hand {
             let sender: SyncSender<_> = sender.clone();
             tier.attach(stage, move |answer| sender.send((index, answer)).expect("somebody listens")).expect("it runs")
         };
-        self.tiers = self.stages.iter().enumerate().map(attach).collect();
+        self.tiers = self.row.stages.iter().enumerate().map(attach).collect();
         self.answers = answers;
         self
     }
@@ -131,21 +124,9 @@ impl Hand {
         }
     }
 
-    /// Runs a step, and returns what was sampled and the bits of all logits.
-    fn run(&mut self, operations: Vec<Operation>, chunk: Chunk) -> (Vec<Outcome>, Vec<u32>) {
-        let step = Step { epoch: Epoch(1), id: StepId(self.next), operations, chunks: vec![chunk] };
+    fn run(&mut self, operations: Vec<Operation>, chunk: Chunk) -> Said {
         self.next += 1;
-        let mut frame = Frame { step, payload: Payload::empty(), times: Vec::new() };
-        for stage in &self.stages {
-            match stage.with(|stage| stage.run(frame)).expect("the stage runs") {
-                Passed::On(next) => frame = next,
-                Passed::Done(done) => {
-                    let logits = stage.with(Stage::logits).expect("the tail").into_iter().map(f32::to_bits).collect();
-                    return (done.results.into_iter().map(|result| result.outcome).collect(), logits);
-                }
-            }
-        }
-        unreachable!("the tail gives results")
+        self.row.run(self.next - 1, operations, vec![chunk])
     }
 
     /// Runs the tokens from `from` on, and then as many as are generated.
@@ -345,15 +326,15 @@ fn orders_that_cannot_be_carried_out_say_why() {
         let stage = Hand::load(&model, &cuts[1], F16, 0).attach(tempdir().expect("a folder").path(), STAGING);
         let step = Step { epoch: Epoch(1), id: StepId(0), operations: vec![operation], chunks: vec![] };
         let frame = Frame { step, payload: Payload::empty(), times: Vec::new() };
-        stage.stages[0].with(|stage| stage.run(frame)).expect_err("nothing is staged there")
+        stage.row.stages[0].with(|stage| stage.run(frame)).expect_err("nothing is staged there")
     };
     assert!(matches!(run(install(ticket, 0..3, None)), Error::NotStaged { ticket: 1..=9 }));
     let step = |operation| Step { epoch: Epoch(1), id: StepId(0), operations: vec![operation], chunks: vec![] };
     let frame = Frame { step: step(install(ticket, 0..2, Some(Slot(0)))), payload: Payload::empty(), times: vec![] };
-    let error = row.stages[0].with(|stage| stage.run(frame)).expect_err("three pages are staged");
+    let error = row.row.stages[0].with(|stage| stage.run(frame)).expect_err("three pages are staged");
     assert!(matches!(error, Error::OtherPlaces { staged: 3, given: 2, .. }), "{error}");
     // A stage that has failed gives nothing away.
     assert!(refused(&row.keep(&alone, &[0, 1], None)).contains("runs nothing more"));
-    row.stages[0].close();
+    row.row.stages[0].close();
     assert!(!refused(&row.keep(&alone, &[0, 1], None)).is_empty());
 }

@@ -6,14 +6,14 @@ use std::sync::Arc;
 
 use paceline_compute::cpu::CpuDevice;
 use paceline_compute::cpu::simd::Isa;
-use paceline_compute::device::{Device, LogSpec, MemorySpec};
+use paceline_compute::device::{LogSpec, MemorySpec};
 use paceline_gguf::{Gguf, KvType, ModelShape};
-use paceline_model::StageLayers;
 use paceline_proto::{
     Chunk, ChunkInput, Epoch, Frame, MemoryHead, MemoryRequest, Operation, Outcome, PageId, Payload, Reused,
     SamplingSettings, SessionId, Slot, Step, StepId, Wanted,
 };
-use paceline_shard::{Error, Feedback, Passed, Place, SharedStage, Stage, Taking, give};
+use paceline_shard::{Error, SharedStage, Taking, give};
+use paceline_tests::hand_row::{HandRow, Said};
 use paceline_tests::models::model;
 use uuid::Uuid;
 
@@ -24,12 +24,6 @@ const SLOTS: u32 = 4;
 const CHUNK: usize = 20;
 /// Steps of a whole run.
 const STEPS: usize = 14;
-
-/// Stages in a row, fed by hand.
-struct Hand {
-    stages: Vec<SharedStage>,
-    epoch: Epoch,
-}
 
 /// What a session has read and said.
 #[derive(Clone)]
@@ -61,57 +55,32 @@ fn memory([key_type, value_type]: [KvType; 2]) -> MemorySpec {
     }
 }
 
-impl Hand {
-    fn load(model: &Arc<Gguf>, cuts: &[Range<usize>], kinds: [KvType; 2], epoch: u32) -> Hand {
-        let layers = ModelShape::read(model).expect("a shape").layers.len();
-        let (device, epoch) = (device(epoch), Epoch(epoch));
-        let stage = |(index, cut): (usize, &Range<usize>)| {
-            let place = Place { index, first: index == 0, last: index + 1 == cuts.len(), epoch };
-            let program = paceline_model::record(model, &StageLayers::of(cut.clone(), layers)).expect("a program");
-            let loaded = device.load(program, model, memory(kinds), &mut |_| {}).expect("a stage");
-            SharedStage::new(Stage::new(place, loaded, Feedback::own()))
-        };
-        Hand { stages: cuts.iter().enumerate().map(stage).collect(), epoch }
-    }
+/// A row on a device of this epoch's kind.
+fn load(model: &Arc<Gguf>, cuts: &[Range<usize>], kinds: [KvType; 2], epoch: u32) -> HandRow {
+    HandRow::load(model, cuts, &device(epoch), memory(kinds), Epoch(epoch))
+}
 
-    /// Runs a step, and returns what was sampled and the bits of all logits.
-    fn run(&self, id: u64, operations: Vec<Operation>, chunks: Vec<Chunk>) -> (Vec<Outcome>, Vec<u32>) {
-        let step = Step { epoch: self.epoch, id: StepId(id), operations, chunks };
-        let mut frame = Frame { step, payload: Payload::empty(), times: Vec::new() };
-        for stage in &self.stages {
-            match stage.with(|stage| stage.run(frame)).expect("the stage runs") {
-                Passed::On(next) => frame = next,
-                Passed::Done(done) => {
-                    let logits = stage.with(Stage::logits).expect("the tail").into_iter().map(f32::to_bits).collect();
-                    return (done.results.into_iter().map(|result| result.outcome).collect(), logits);
-                }
-            }
+/// Moves all memories of a row, cut so, into another.
+fn give_all(from: &HandRow, own: &[Range<usize>], to: &HandRow, cuts: &[Range<usize>]) {
+    for (stage, cut) in to.stages.iter().zip(cuts) {
+        let mut taking = taking(stage);
+        let mut sources: Vec<(usize, Range<usize>)> = own
+            .iter()
+            .map(|own| own.start.max(cut.start)..own.end.min(cut.end))
+            .enumerate()
+            .filter(|(_, layers)| !layers.is_empty())
+            .collect();
+        let tail = stage.place().last;
+        let last = own.len() - 1;
+        if tail && sources.last().is_none_or(|(source, _)| *source != last) {
+            sources.push((last, 0..0));
         }
-        unreachable!("the tail gives results")
-    }
-
-    /// Moves all memories of these stages, cut so, into others.
-    fn give_all(&self, own: &[Range<usize>], to: &Hand, cuts: &[Range<usize>]) {
-        for (stage, cut) in to.stages.iter().zip(cuts) {
-            let mut taking = taking(stage);
-            let mut sources: Vec<(usize, Range<usize>)> = own
-                .iter()
-                .map(|own| own.start.max(cut.start)..own.end.min(cut.end))
-                .enumerate()
-                .filter(|(_, layers)| !layers.is_empty())
-                .collect();
-            let tail = stage.place().last;
-            let last = own.len() - 1;
-            if tail && sources.last().is_none_or(|(source, _)| *source != last) {
-                sources.push((last, 0..0));
-            }
-            for (source, layers) in sources {
-                let request = taking.request(layers.start as u32..layers.end as u32, tail && source == last);
-                let bytes = given(&self.stages[source], &request);
-                taking.read(&request, &mut bytes.as_slice()).expect("it fits");
-            }
-            taking.finish().expect("everything is here");
+        for (source, layers) in sources {
+            let request = taking.request(layers.start as u32..layers.end as u32, tail && source == last);
+            let bytes = given(&from.stages[source], &request);
+            taking.read(&request, &mut bytes.as_slice()).expect("it fits");
         }
+        taking.finish().expect("everything is here");
     }
 }
 
@@ -179,14 +148,14 @@ fn chunk(talk: &mut Talk) -> Chunk {
 }
 
 /// Runs all sessions, over these cuts one after the other: after every `each` steps everything moves to the next.
-fn told(name: &str, kinds: [KvType; 2], cuts: &[&[Range<usize>]], each: usize) -> Vec<(Vec<Outcome>, Vec<u32>)> {
+fn told(name: &str, kinds: [KvType; 2], cuts: &[&[Range<usize>]], each: usize) -> Vec<Said> {
     let model = model(name);
-    let mut row = Hand::load(&model, cuts[0], kinds, 0);
+    let mut row = load(&model, cuts[0], kinds, 0);
     let (mut talks, mut told, mut at) = (talks(), Vec::new(), 0);
     for step in 0..STEPS {
         if step > 0 && step % each == 0 && at + 1 < cuts.len() {
-            let next = Hand::load(&model, cuts[at + 1], kinds, at as u32 + 1);
-            row.give_all(cuts[at], &next, cuts[at + 1]);
+            let next = load(&model, cuts[at + 1], kinds, at as u32 + 1);
+            give_all(&row, cuts[at], &next, cuts[at + 1]);
             (row, at) = (next, at + 1);
         }
         // Each session comes a step after the one before.
@@ -208,7 +177,7 @@ fn told(name: &str, kinds: [KvType; 2], cuts: &[&[Range<usize>]], each: usize) -
 
 fn check(name: &str, kinds: [KvType; 2], cuts: &[&[Range<usize>]]) {
     let expected = told(name, kinds, &cuts[..1], 1);
-    let sampled = |(outcomes, _): &(Vec<Outcome>, _)| outcomes.iter().any(|o| matches!(o, Outcome::Sampled(_)));
+    let sampled = |(outcomes, _): &Said| outcomes.iter().any(|o| matches!(o, Outcome::Sampled(_)));
     assert!(expected.iter().filter(|step| sampled(step)).count() > 8, "{name}: most steps sample");
     for each in 1..=STEPS / cuts.len() {
         let found = told(name, kinds, cuts, each);
@@ -264,15 +233,15 @@ fn halves_and_whole(name: &str) -> [Vec<Range<usize>>; 3] {
 }
 
 /// A row of two stages that has run some steps, and a new stage for each half.
-fn half_way() -> (Hand, Hand) {
+fn half_way() -> (HandRow, HandRow) {
     let model = model("nano16-f32");
     let cuts = [0..8, 8..16];
-    let row = Hand::load(&model, &cuts, F16, 0);
+    let row = load(&model, &cuts, F16, 0);
     let mut talks = talks();
     let operations = opening(0, &talks[0]).into_iter().chain(opening(1, &talks[1])).collect();
     let chunks = talks[..2].iter_mut().map(chunk).collect();
     row.run(0, operations, chunks);
-    (row, Hand::load(&model, &cuts, F16, 1))
+    (row, load(&model, &cuts, F16, 1))
 }
 
 #[test]
@@ -340,7 +309,7 @@ fn what_does_not_fit_is_refused_and_never_half_taken() {
 #[test]
 fn stages_that_disagree_and_missing_layers_are_told() {
     let (row, _) = half_way();
-    let whole = Hand::load(&model("nano16-f32"), &whole(), F16, 2);
+    let whole = load(&model("nano16-f32"), &whole(), F16, 2);
     let mut one = taking(&whole.stages[0]);
     let request = one.request(0..8, false);
     one.read(&request, &mut given(&row.stages[0], &request).as_slice()).expect("it fits");
@@ -362,7 +331,7 @@ fn stages_that_disagree_and_missing_layers_are_told() {
 #[test]
 fn sessions_come_with_all_their_memory() {
     let (row, _) = half_way();
-    let whole = Hand::load(&model("nano16-f32"), &whole(), F16, 2);
+    let whole = load(&model("nano16-f32"), &whole(), F16, 2);
     let few = Taking::new(whole.stages[0].clone(), vec![PageId(1)], vec![Slot(0)]);
     let mut few = few.expect("a new stage");
     for (source, layers, samplers) in [(0, 0..8, false), (1, 8..16, true)] {
@@ -418,7 +387,7 @@ fn a_stage_that_has_run_takes_nothing() {
     let (row, _) = half_way();
     let none = Taking::new(row.stages[0].clone(), Vec::new(), Vec::new());
     assert!(matches!(none.err(), Some(Error::NotNew)));
-    let fresh = Hand::load(&model("nano16-f32"), &whole(), F16, 1);
+    let fresh = load(&model("nano16-f32"), &whole(), F16, 1);
     let beyond = Taking::new(fresh.stages[0].clone(), vec![PageId(PAGES)], Vec::new());
     assert!(matches!(beyond.err(), Some(Error::OverLimit { what: "pages", .. })));
 }

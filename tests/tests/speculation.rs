@@ -10,10 +10,11 @@ use paceline_compute::device::{Device, LogSpec, MemorySpec};
 use paceline_gguf::{Gguf, KvType, ModelShape};
 use paceline_model::{Overrides, StageLayers, has_mtp, record_features};
 use paceline_proto::{
-    Chunk, ChunkInput, Epoch, Frame, Operation, Outcome, PageId, Payload, Reused, SampledToken, SamplingSettings,
-    SessionId, Slot, Step, StepId, Verify, Wanted,
+    Chunk, ChunkInput, Epoch, Operation, Outcome, PageId, Payload, Reused, SampledToken, SamplingSettings, SessionId,
+    Slot, Verify, Wanted,
 };
-use paceline_shard::{Drafter, Error, Feedback, Passed, Place, SharedStage, Stage, Taking, give};
+use paceline_shard::{Drafter, Error, Feedback, Place, Stage, Taking, give};
+use paceline_tests::hand_row::{HandRow, Said};
 use paceline_tests::models::model;
 use uuid::Uuid;
 
@@ -26,7 +27,7 @@ const UNCERTAIN: usize = 9;
 
 /// A row of stages that is fed by hand.
 struct Row {
-    stages: Vec<SharedStage>,
+    row: HandRow,
     next: u64,
 }
 
@@ -73,9 +74,8 @@ impl Row {
             wanted: SESSIONS * (UNCERTAIN + 1),
             logs: LogSpec { sessions: SESSIONS, tokens: UNCERTAIN },
         };
-        let stage = |(index, cut): (usize, Range<usize>)| {
-            let place = Place { index, first: index == 0, last: index + 1 == stages, epoch: Epoch(1) };
-            let mut program = paceline_model::record(model, &StageLayers::of(cut, layers)).expect("a program");
+        let make = |place: Place, cut: &Range<usize>| {
+            let mut program = paceline_model::record(model, &StageLayers::of(cut.clone(), layers)).expect("a program");
             let overrides = Overrides::default();
             let drafts = place.last && has_mtp(model).expect("a shape");
             if drafts {
@@ -84,47 +84,28 @@ impl Row {
             let loaded = device.load(program, model, memory, &mut |_| {}).expect("a stage");
             let stage = Stage::new(place, loaded, Feedback::own());
             if !drafts {
-                return SharedStage::new(stage);
+                return stage;
             }
             let drafter = Drafter::load(&device, model, memory, &overrides, &mut |_| {}).expect("a draft model");
-            SharedStage::new(stage.with_drafter(drafter).expect("the tail"))
+            stage.with_drafter(drafter).expect("the tail")
         };
-        Row { stages: cuts(layers, stages).into_iter().enumerate().map(stage).collect(), next: 0 }
-    }
-
-    fn step(&mut self, operations: Vec<Operation>, chunks: Vec<Chunk>) -> Step {
-        self.next += 1;
-        Step { epoch: Epoch(1), id: StepId(self.next - 1), operations, chunks }
+        Row { row: HandRow::of(&cuts(layers, stages), Epoch(1), make), next: 0 }
     }
 
     /// Runs a step; from stage `void_from` on its last chunk is void.
-    fn try_run(
-        &mut self,
-        operations: Vec<Operation>,
-        chunks: Vec<Chunk>,
-        void_from: usize,
-    ) -> Result<(Vec<Outcome>, Vec<u32>), Error> {
-        let step = self.step(operations, chunks);
-        let mut frame = Frame { step, payload: Payload::empty(), times: Vec::new() };
-        for (index, stage) in self.stages.iter().enumerate() {
+    fn try_run(&mut self, operations: Vec<Operation>, chunks: Vec<Chunk>, void_from: usize) -> Result<Said, Error> {
+        self.next += 1;
+        self.row.run_changed(self.next - 1, operations, chunks, |index, frame| {
             if index >= void_from
                 && let Some(chunk) = frame.step.chunks.last_mut()
                 && !std::mem::replace(&mut chunk.void, true)
             {
                 frame.payload = Payload::empty();
             }
-            match stage.with(|stage| stage.run(frame))? {
-                Passed::On(next) => frame = next,
-                Passed::Done(done) => {
-                    let logits = stage.with(Stage::logits)?.into_iter().map(f32::to_bits).collect();
-                    return Ok((done.results.into_iter().map(|result| result.outcome).collect(), logits));
-                }
-            }
-        }
-        unreachable!("the tail gives results")
+        })
     }
 
-    fn run(&mut self, operations: Vec<Operation>, chunks: Vec<Chunk>) -> (Vec<Outcome>, Vec<u32>) {
+    fn run(&mut self, operations: Vec<Operation>, chunks: Vec<Chunk>) -> Said {
         self.try_run(operations, chunks, usize::MAX).expect("the stages run")
     }
 }
@@ -420,10 +401,10 @@ impl Row {
     fn moved(&self, model: &Arc<Gguf>, own: usize, cut: usize) -> Row {
         let layers = ModelShape::read(model).expect("a shape").layers.len();
         let mut to = Row::load(model, cut, Isa::detect());
-        for (stage, wanted) in to.stages.iter().zip(cuts(layers, cut)) {
+        for (stage, wanted) in to.row.stages.iter().zip(cuts(layers, cut)) {
             let pages = (0..SESSIONS as u32 * PAGES_EACH).map(PageId).collect();
             let mut taking = Taking::new(stage.clone(), pages, (0..SESSIONS as u32).map(Slot).collect()).expect("new");
-            for (source, have) in self.stages.iter().zip(cuts(layers, own)) {
+            for (source, have) in self.row.stages.iter().zip(cuts(layers, own)) {
                 let both = wanted.start.max(have.start)..wanted.end.min(have.end);
                 let samplers = stage.place().last && source.place().last;
                 if both.is_empty() && !samplers {

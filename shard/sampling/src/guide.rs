@@ -97,6 +97,12 @@ impl Guide {
             leave_only(token, logits);
             return Ok(());
         }
+        let thinking = self.thinking.as_ref().filter(|_| phase == Phase::Start);
+        let opens = thinking.and_then(|thinking| Some((thinking.opens? as usize, thinking.budget)));
+        if let Some((token, Some(0))) = opens {
+            // Where nothing may be thought, nothing begins to.
+            logits[token] = f32::NEG_INFINITY;
+        }
         let Some(constraint) = &mut self.constraint else { return Ok(()) };
         match phase {
             // An answer must have the text that is wanted: it does not end before.
@@ -105,9 +111,7 @@ impl Guide {
                 Ok(())
             }
             Phase::Start | Phase::Answering => {
-                let opens =
-                    self.thinking.as_ref().and_then(|thinking| thinking.opens).filter(|_| phase == Phase::Start);
-                let opening = opens.map(|token| (token as usize, logits[token as usize]));
+                let opening = opens.map(|(token, _)| (token, logits[token]));
                 constraint.restrict(&self.tokens[self.before_text..], logits)?;
                 if let Some((token, logit)) = opening {
                     logits[token] = logit;

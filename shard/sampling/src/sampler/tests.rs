@@ -438,6 +438,19 @@ fn reasoning_ends_when_its_budget_is_used_up_also_where_drafts_and_replays_come_
 }
 
 #[test]
+fn who_may_not_think_does_not_begin_to() {
+    let opens_at_once = [0.0, 9.0, 0.0, 0.0, 5.0, 1.0];
+    for (budget, wanted) in [(Some(0), [4, 1]), (Some(7), [1, 1]), (None, [1, 1])] {
+        let thinking = ThinkingSettings { is_open: false, opens: Some(1), closes: 2, budget, closing: vec![2] };
+        let settings = SamplingSettings { thinking: Some(Box::new(thinking)), ..SamplingSettings::default() };
+        let mut sampler = sampler(settings, 6);
+        sampler.observe(0, &[5, 5]).unwrap();
+        let said: Vec<u32> = (2..4).map(|position| token(&mut sampler, position, &opens_at_once)).collect();
+        assert_eq!(said, wanted, "{budget:?}");
+    }
+}
+
+#[test]
 fn an_answer_whose_beginning_nobody_showed_is_no_guide() {
     let mut later = Sampler::resume(thinking(2), 6, 2).unwrap();
     assert_eq!(later.observe(4, &[4]), Err(Error::History { position: 4 }));
