@@ -33,6 +33,7 @@ mod simulate;
 mod state;
 mod status;
 mod supervisor;
+mod tail;
 mod text;
 mod token;
 mod top;

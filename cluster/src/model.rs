@@ -11,7 +11,7 @@ use crate::cli::ModelArgs;
 
 /// A trained hybrid of 5.8 M parameters, so that the program answers without any file. Its origin and licence
 /// are told beside the file.
-static TINY_HYBRID: &[u8] = include_bytes!("../models/tiny-hybrid-q8_0.gguf");
+static TINY_HYBRID: &[u8] = include_bytes!("../models/tiny-hybrid-mtp-q8_0.gguf");
 
 /// What it is called in the API.
 const TINY_HYBRID_NAME: &str = "tiny-hybrid";

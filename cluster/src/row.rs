@@ -21,13 +21,13 @@ use paceline_model::{Overrides, StageLayers};
 use paceline_proto::{Epoch, SessionId, TierOrder};
 use paceline_shard::actor::{self, Shard};
 use paceline_shard::worker::Links;
-use paceline_shard::{DiskTier, Feedback, Place, SharedStage, Stage, StageTier, feedback};
+use paceline_shard::{DiskTier, Drafter, Feedback, Place, SharedStage, Stage, StageTier, feedback};
 use paceline_text::{ChatTemplate, Tokenizer};
 use paceline_transport::local;
 use tokio::sync::{mpsc, watch};
 use tracing::warn;
 
-use crate::{cli, disk, host};
+use crate::{cli, disk, host, tail};
 
 /// Threads of the runtime: they only wait for sockets and timers.
 const WORKERS: usize = 2;
@@ -150,27 +150,24 @@ fn load_stage(
 ) -> Result<(Stage, LoadedAs)> {
     let part = &plan.placement.stages[index];
     let layers = StageLayers { layers: part.layers.clone(), first: part.first, last: part.last };
-    let program = paceline_model::record_with(&plan.model, &layers, &plan.overrides)?;
+    let mtp = part.last && plan.placement.mtp;
+    let program = tail::record(&plan.model, &layers, &plan.overrides, mtp)?;
     let device = device(plan, index)?;
+    let mut progress = |bytes| bar.inc(bytes);
     let loaded = device
-        .load(program, &plan.model, plan.memory, &mut |bytes| bar.inc(bytes))
+        .load(program, &plan.model, plan.memory, &mut progress)
         .with_context(|| format!("cannot load stage {index}"))?;
-    let memory = loaded.memory_use();
     let place = Place { index, first: part.first, last: part.last, epoch: Epoch::default() };
-    let summary = LoadedAs { layers: part.layers.clone(), device: device.describe(), memory };
-    let stage = Stage::new(place, loaded, feedback);
-    Ok((if place.last { with_speller(stage, tokenizer) } else { stage }, summary))
-}
-
-/// Lets a tail hold answers to grammars. Whatever is wrong with the vocabulary, it serves without.
-pub(crate) fn with_speller(stage: Stage, tokenizer: &Tokenizer) -> Stage {
-    match tokenizer.speller() {
-        Ok(speller) => stage.with_speller(speller),
-        Err(error) => {
-            warn!(%error, "answers cannot be held to schemas and grammars");
-            stage
-        }
+    let mut stage = Stage::new(place, loaded, feedback);
+    if place.last {
+        stage = tail::with_speller(stage, tokenizer);
     }
+    if mtp {
+        let drafter = Drafter::load(&device, &plan.model, plan.memory, &plan.overrides, &mut progress);
+        stage = tail::with_drafter(stage, drafter)?;
+    }
+    let memory = stage.memory_use();
+    Ok((stage, LoadedAs { layers: part.layers.clone(), device: device.describe(), memory }))
 }
 
 /// The threads of a stage. To be called from a thread that no device has pinned yet.
@@ -256,7 +253,12 @@ impl Loaded {
     /// Starts everything; to be called inside a running actix system.
     pub(crate) fn start(self) -> Result<Running> {
         let Loaded { plan, stages, tokenizer, template, cards } = self;
-        let model = model_card(&plan.model, &plan.names, tokenizer.vocabulary_size(), plan.drafts)?;
+        let drafts = DraftSettings {
+            // A draft model that could not be loaded makes none.
+            proposals: if stages.iter().any(Stage::has_drafter) { plan.drafts.proposals } else { 0 },
+            ..plan.drafts
+        };
+        let model = model_card(&plan.model, &plan.names, tokenizer.vocabulary_size(), drafts)?;
         let credits = plan.limits.credits;
         // Every stage may say once that it failed, beside the results of all credits.
         let (replies, from_row) = local::replies(credits + stages.len());

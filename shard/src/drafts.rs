@@ -6,7 +6,7 @@
 
 use std::sync::Arc;
 
-use paceline_compute::device::{ChunkLog, ChunkRows, LogSpec, MemoryOperation, MemorySpec, StepInputs};
+use paceline_compute::device::{ChunkLog, ChunkRows, LogSpec, MemoryOperation, MemorySpec, MemoryUse, StepInputs};
 use paceline_compute::program::Buffer;
 use paceline_compute::{Device, LoadedStage};
 use paceline_gguf::Gguf;
@@ -23,8 +23,12 @@ pub struct Drafter {
     hidden: Buffer,
     /// Values of a hidden row.
     width: usize,
+    /// Bytes of weights that were in memory before.
+    shared: u64,
     /// The hidden row behind each slot's last certain token, `(slots, width)`; zeros where there is none.
     pending: Vec<f32>,
+    /// The token that each slot's session got last.
+    newest: Vec<Option<u32>>,
 }
 
 /// What the draft model reads of one chunk, and how far it guesses on.
@@ -61,23 +65,32 @@ impl Drafter {
         // Every chunk may have the token that was just sampled besides.
         let rows = memory.rows.saturating_add(memory.wanted);
         let spec = MemorySpec { rows, slots: 0, logs: LogSpec::NONE, ..memory };
+        // The head, and what else the tail has too.
+        let shared = device.keep(&program, model).bytes();
         let loaded = device.load(program, model, spec, progress)?;
-        Ok(Self { loaded, logits, hidden, width, pending: vec![0.0; memory.slots * width] })
+        let (pending, newest) = (vec![0.0; memory.slots * width], vec![None; memory.slots]);
+        Ok(Self { loaded, logits, hidden, width, shared, pending, newest })
     }
 
     /// Bytes that it occupies.
-    pub fn memory_bytes(&self) -> u64 {
+    pub fn memory_use(&self) -> MemoryUse {
         let used = self.loaded.memory_use();
-        let pending = (self.pending.len() * size_of::<f32>()) as u64;
-        used.weights + used.pages + used.states + used.buffers + pending
+        let pending = size_of_val(&self.pending[..]) as u64;
+        MemoryUse { weights: used.weights - self.shared, buffers: used.buffers + pending, ..used }
     }
 
     /// Does to its memories what was done to the tail's, which has checked it.
     pub(crate) fn apply(&mut self, operation: MemoryOperation) -> Result<()> {
         let row = |slot: usize| slot * self.width..(slot + 1) * self.width;
         match operation {
-            MemoryOperation::ClearState { slot } => self.pending[row(slot)].fill(0.0),
-            MemoryOperation::CopyState { from, to } => self.pending.copy_within(row(from), to * self.width),
+            MemoryOperation::ClearState { slot } => {
+                self.pending[row(slot)].fill(0.0);
+                self.newest[slot] = None;
+            }
+            MemoryOperation::CopyState { from, to } => {
+                self.pending.copy_within(row(from), to * self.width);
+                self.newest[to] = self.newest[from];
+            }
             MemoryOperation::CopyPage { .. } => self.loaded.apply(operation)?,
         }
         Ok(())
@@ -128,24 +141,27 @@ impl Drafter {
                 let certain = rows - chunk.wanted.wanted_rows(rows) + verified.tokens.len();
                 (certain, verified.tokens.last().map(|sampled| sampled.token))
             }
-            Outcome::Stored | Outcome::Sampled(_) | Outcome::Vector(_) => (rows, None),
+            Outcome::Sampled(sampled) => (rows, Some(sampled.token)),
+            Outcome::Stored | Outcome::Vector(_) => (rows, None),
         };
+        let before_newest = std::mem::replace(&mut self.newest[memory.slot], newest);
         let slot = memory.slot * self.width..(memory.slot + 1) * self.width;
         let ahead = &features[..certain * self.width];
         let (before, last) = ahead.split_at(ahead.len() - self.width);
         let start = chunk.start as usize;
         let page_tokens = self.loaded.memory().page_tokens;
-        let reading = match &chunk.input {
-            ChunkInput::Tokens(tokens) => {
+        let tokens = match &chunk.input {
+            ChunkInput::Tokens(tokens) => Some(tokens[..certain].to_vec()),
+            // The token that a step before this one has sampled, which only the stages know yet.
+            ChunkInput::Sampled { .. } => before_newest.map(|token| vec![token]),
+            // Rows that are no tokens: nothing is guessed from before them.
+            ChunkInput::Rows { .. } => None,
+        };
+        let reading = match tokens {
+            Some(tokens) => {
                 vectors.extend_from_slice(&self.pending[slot.clone()]);
                 vectors.extend_from_slice(before);
-                let mut reading = Reading {
-                    result,
-                    start,
-                    tokens: tokens[..certain].to_vec(),
-                    pages: &memory.pages,
-                    verify: Verify::default(),
-                };
+                let mut reading = Reading { result, start, tokens, pages: &memory.pages, verify: Verify::default() };
                 if let (Wanted::Verify(verify), Some(newest)) = (chunk.wanted, newest)
                     && verify.propose > 0
                     && reading.end() < memory.pages.len() * page_tokens
@@ -156,8 +172,7 @@ impl Drafter {
                 }
                 Some(reading)
             }
-            // Rows that are no tokens: nothing is guessed from before them.
-            ChunkInput::Rows { .. } | ChunkInput::Sampled { .. } => None,
+            None => None,
         };
         self.pending[slot].copy_from_slice(last);
         Ok(reading)

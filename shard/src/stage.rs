@@ -157,6 +157,18 @@ impl Stage {
         self.drafter.is_some()
     }
 
+    /// Bytes that it occupies, its draft model's among them.
+    pub fn memory_use(&self) -> MemoryUse {
+        let (own, drafter) = (self.loaded.memory_use(), self.drafter.as_ref().map(Drafter::memory_use));
+        let MemoryUse { weights, pages, states, buffers } = drafter.unwrap_or_default();
+        MemoryUse {
+            weights: own.weights + weights,
+            pages: own.pages + pages,
+            states: own.states + states,
+            buffers: own.buffers + buffers,
+        }
+    }
+
     /// Lets the tail hold answers to a grammar: `speller` knows how the model's tokens are spelled.
     #[must_use]
     pub fn with_speller(mut self, speller: Arc<Speller>) -> Self {

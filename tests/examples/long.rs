@@ -13,7 +13,7 @@ use paceline_tests::warm::text;
 fn main() -> ExitCode {
     let mut arguments = std::env::args().skip(1);
     let tokens: usize = arguments.next().map_or(230_000, |count| count.parse().expect("a number of tokens"));
-    let name = arguments.next().unwrap_or_else(|| "tiny-hybrid-q8_0".to_owned());
+    let name = arguments.next().unwrap_or_else(|| "tiny-hybrid-mtp-q8_0".to_owned());
     let layout = RowLayout {
         run_ahead: true,
         slots: 2,

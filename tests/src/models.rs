@@ -16,7 +16,7 @@ pub fn data() -> PathBuf {
 
 /// The trained hybrid that the program embeds, as Q8_0.
 pub fn tiny_hybrid() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("../cluster/models/tiny-hybrid-q8_0.gguf")
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../cluster/models/tiny-hybrid-mtp-q8_0.gguf")
 }
 
 /// SmolLM2-135M-Instruct, a real chat model, if `tests/fetch-models` has fetched it; else says aloud that a test is
@@ -35,7 +35,7 @@ pub fn smollm2() -> Option<Arc<Gguf>> {
     None
 }
 
-/// Opens a model by name, such as `nano16-f32`, `mini-Q4_K_M` or `tiny-hybrid-q8_0`.
+/// Opens a model by name, such as `nano16-f32`, `mini-Q4_K_M` or `tiny-hybrid-mtp-q8_0`.
 ///
 /// # Panics
 /// If there is none of that name.
@@ -44,7 +44,7 @@ pub fn model(name: &str) -> Arc<Gguf> {
 }
 
 fn open(name: &str) -> Gguf {
-    if name == "tiny-hybrid-q8_0" {
+    if name == "tiny-hybrid-mtp-q8_0" {
         return Gguf::open(&tiny_hybrid()).expect("the embedded model is valid");
     }
     let path = data().join("models").join(format!("{name}.gguf"));

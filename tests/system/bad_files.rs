@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use crate::program::{complaint, root};
 
 fn embedded() -> Vec<u8> {
-    std::fs::read(root().join("cluster/models/tiny-hybrid-q8_0.gguf")).expect("the embedded model")
+    std::fs::read(root().join("cluster/models/tiny-hybrid-mtp-q8_0.gguf")).expect("the embedded model")
 }
 
 /// Writes a spoiled copy of the embedded model.

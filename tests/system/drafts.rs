@@ -2,8 +2,9 @@
 
 use serde_json::{Value, json};
 
-use crate::http::{events, post};
-use crate::program::{Server, complaint};
+use crate::cluster::{Cluster, Options};
+use crate::http::{events, get, post};
+use crate::program::{Server, complaint, root};
 
 /// A text that the tiny model goes on with by repeating itself, sooner or later.
 fn request(number: u64, temperature: f64) -> Value {
@@ -38,29 +39,45 @@ fn answers_with_drafts_are_those_without() {
         .collect();
     assert!(expected.iter().all(|answer| answer["timings"]["draft_n"] == 0));
     assert_eq!(plain.metric("paceline_drafts_total"), 0.0);
-    for shards in ["1", "2"] {
-        let server = Server::start(&["--shards", shards]);
+    for (shards, source) in [("1", "lookup"), ("2", "lookup"), ("1", "mtp"), ("2", "mtp")] {
+        let server = Server::start(&["--shards", shards, "--draft", source]);
+        let models = get(server.address, "/v1/models").json();
+        assert_eq!(models["data"][0]["meta"]["drafts"]["mtp"], source == "mtp");
         // One after the other, where each has the row for itself, and then all at once, from the cache.
         let alone: Vec<Value> = (0..8)
             .map(|number| request(number, if number % 2 == 0 { 0.0 } else { 0.7 }))
             .map(|body| post(server.address, "/v1/completions", &body).json())
             .collect();
         for (answer, expected) in alone.iter().chain(&all(&server)).zip(expected.iter().chain(&expected)) {
-            assert_eq!(tokens(answer), tokens(expected), "{shards} shards");
+            assert_eq!(tokens(answer), tokens(expected), "{shards} shards, {source}");
             let (usage, timings) = (&answer["usage"], &answer["timings"]);
             let details = &usage["completion_tokens_details"];
             let (accepted, rejected) = (&details["accepted_prediction_tokens"], &details["rejected_prediction_tokens"]);
             assert_eq!(timings["draft_n_accepted"], *accepted);
             assert_eq!(timings["draft_n"].as_u64(), Some(accepted.as_u64().unwrap() + rejected.as_u64().unwrap()));
         }
-        assert!(server.metric("paceline_drafts_total") > 0.0, "{shards} shards: no draft was run");
-        assert!(server.metric("paceline_drafts_accepted_total") > 0.0, "{shards} shards: no draft was right");
+        assert!(server.metric("paceline_drafts_total") > 0.0, "{shards} shards, {source}: no draft was run");
+        assert!(server.metric("paceline_drafts_accepted_total") > 0.0, "{shards} shards, {source}: no draft was right");
         let mut body = request(2, 0.0);
         body["stream"] = true.into();
         let stream = events(&post(server.address, "/v1/completions", &body).body);
         let text: String = stream.iter().filter_map(|event| event["choices"][0]["text"].as_str()).collect();
         assert_eq!(text, expected[2]["choices"][0]["text"].as_str().expect("a text"));
     }
+}
+
+#[test]
+fn a_tail_on_another_host_fetches_what_it_makes_drafts_with() {
+    let plain = Server::start(&["--draft", "none"]);
+    let options = Options { coordinator: &["--draft", "mtp"], shard: &["--fetch"], ..Options::default() };
+    let cluster = Cluster::start(2, &options);
+    for number in 0..4 {
+        let body = request(number, 0.0);
+        let [one, other] =
+            [&plain, &cluster.coordinator].map(|server| post(server.address, "/v1/completions", &body).json());
+        assert_eq!(tokens(&one), tokens(&other));
+    }
+    assert!(cluster.coordinator.metric("paceline_drafts_accepted_total") > 0.0);
 }
 
 #[test]
@@ -82,5 +99,8 @@ fn a_stop_string_inside_a_run_of_drafts_ends_the_answer_there() {
 fn flags_for_drafts_that_make_no_sense_are_refused() {
     assert!(complaint(&["run", "-p", "x", "--draft-max", "33"]).contains("--draft-max is 33, it must be at most 32"));
     assert!(complaint(&["run", "-p", "x", "--draft-p-min", "1.5"]).contains("--draft-p-min is 1.5"));
-    assert!(complaint(&["run", "-p", "x", "--draft", "oracle"]).contains("possible values: none, lookup"));
+    assert!(complaint(&["run", "-p", "x", "--draft", "oracle"]).contains("possible values: none, lookup, mtp"));
+    let llama = root().join("tests/data/models/mini-llama-Q4_K_M.gguf");
+    let said = complaint(&["run", llama.to_str().expect("UTF-8"), "-p", "x", "--draft", "mtp"]);
+    assert!(said.contains("the model has 0 blocks for multi-token prediction"), "{said}");
 }

@@ -17,7 +17,7 @@ const SURE: f32 = 0.15;
 const CERTAIN: f32 = 0.5;
 
 fn tiny_hybrid(layout: Layout) -> ModelRun {
-    ModelRun::new(&cpu(), &model("tiny-hybrid-q8_0"), layout)
+    ModelRun::new(&cpu(), &model("tiny-hybrid-mtp-q8_0"), layout)
 }
 
 fn close(what: &str, found: &[f32], expected: &[f32]) {

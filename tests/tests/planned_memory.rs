@@ -5,7 +5,9 @@ use std::sync::Arc;
 use paceline_compute::device::{Device, LogSpec, MemorySpec, MemoryUse};
 use paceline_core::planner::{Cache, Host, Memory, Placement, Wishes, plan};
 use paceline_gguf::{Gguf, KvType, ModelShape, testing::PublishedShape};
-use paceline_model::{StageLayers, record};
+use paceline_model::{Overrides, StageLayers, record, record_features};
+use paceline_proto::Epoch;
+use paceline_shard::{Drafter, Feedback, Place, Stage};
 use paceline_tests::model_run::cpu;
 use paceline_tests::models::model;
 
@@ -25,8 +27,19 @@ fn loaded(model: &Arc<Gguf>, placement: &Placement) -> Vec<(Memory, MemoryUse)> 
     };
     let load = |stage: &paceline_core::planner::StagePlan| {
         let layers = StageLayers { layers: stage.layers.clone(), first: stage.first, last: stage.last };
-        let program = record(model, &layers).expect("the model is understood");
-        let loaded = cpu().load(program, model, spec, &mut |_| {}).expect("there is memory");
+        let (device, overrides) = (cpu(), Overrides::default());
+        let mut program = record(model, &layers).expect("the model is understood");
+        let mtp = placement.mtp && stage.last;
+        if mtp {
+            record_features(model, &overrides, &mut program).expect("the model is understood");
+        }
+        let loaded = device.load(program, model, spec, &mut |_| {}).expect("there is memory");
+        let place = Place { index: 0, first: stage.first, last: stage.last, epoch: Epoch::default() };
+        let mut loaded = Stage::new(place, loaded, Feedback::own());
+        if mtp {
+            let drafter = Drafter::load(&device, model, spec, &overrides, &mut |_| {}).expect("there is memory");
+            loaded = loaded.with_drafter(drafter).expect("it is recorded for it");
+        }
         (stage.memory, loaded.memory_use())
     };
     placement.stages.iter().map(load).collect()
@@ -60,8 +73,10 @@ fn no_model_takes_more_than_was_planned() {
         "mini-moe-Q4_K_M",
         "mini-llama-Q4_K_M",
         "mini-qwen3-Q4_K_M",
-        "tiny-hybrid-q8_0",
+        "tiny-hybrid-mtp-q8_0",
         "nano-moe-f32",
+        "nano-mtp-f32",
+        "mini16-mtp-Q8_0",
     ] {
         let model = model(name);
         let blocks = ModelShape::read(&model).expect("a shape").blocks().len();
@@ -70,7 +85,10 @@ fn no_model_takes_more_than_was_planned() {
             wishes.step_rows = rows + 3;
             wishes.cache = Cache { snapshots: rows % 5, pages: rows % 7 };
             check(&model, &wishes, f64::INFINITY);
-            check(&model, &wishes.with_drafts(rows % 20), f64::INFINITY);
+            check(&model, &wishes.clone().with_drafts(rows % 20), f64::INFINITY);
+            if !ModelShape::read(&model).expect("a shape").mtp.is_empty() {
+                check(&model, &Wishes { mtp: true, ..wishes.with_drafts(1 + rows % 20) }, f64::INFINITY);
+            }
         }
     }
 }
@@ -79,13 +97,14 @@ fn no_model_takes_more_than_was_planned() {
 fn a_model_of_real_size_takes_nearly_what_was_planned() {
     let folder = tempfile::tempdir().expect("a folder");
     let path = folder.path().join("model.gguf");
-    PublishedShape { layers: 12, ..PublishedShape::B0_8 }.writer().write(&path).expect("a sparse file");
+    PublishedShape { layers: 12, ..PublishedShape::B0_8 }.with_mtp(1).writer().write(&path).expect("a sparse file");
     let model = Arc::new(Gguf::open(&path).expect("a model"));
     for [key_type, value_type] in [[KvType::Q8_0; 2], [KvType::Q4_1, KvType::Q4_0], [KvType::Iq4Nl; 2]] {
         let wishes = Wishes { key_type, value_type, ..Wishes::new(1, 8192, 4) };
         check(&model, &wishes, 1.035);
         check(&model, &Wishes { shards: Some(3), ..wishes.clone() }, 1.2);
         check(&model, &wishes.clone().with_drafts(15), 1.035);
+        check(&model, &Wishes { mtp: true, ..wishes.clone().with_drafts(15) }, 1.06);
         check(&model, &Wishes { cache: Cache { snapshots: 16, pages: 100 }, ..wishes }, 1.035);
     }
 }

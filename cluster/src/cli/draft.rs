@@ -4,6 +4,9 @@ use anyhow::{Result, ensure};
 use clap::{Args, ValueEnum};
 use paceline_core::drafts::{DraftSettings, MOST_DRAFTS};
 
+/// Guesses of the tail at most: each costs a pass of its draft model, and is right only where those before it are.
+const MOST_PROPOSALS: usize = 3;
+
 /// Guesses at the tokens that follow. They change how fast tokens come, and never which.
 #[derive(Debug, Clone, Args)]
 pub(crate) struct DraftArgs {
@@ -25,6 +28,8 @@ pub(crate) enum DraftSource {
     None,
     /// What came before in the same conversation: for quotes, edits and repetitions.
     Lookup,
+    /// The model's own block for multi-token prediction, and what came before where that promises more.
+    Mtp,
 }
 
 impl DraftArgs {
@@ -36,9 +41,11 @@ impl DraftArgs {
         let Self { draft, draft_max: most, draft_p_min: least_chance } = *self;
         ensure!(most <= MOST_DRAFTS, "--draft-max is {most}, it must be at most {MOST_DRAFTS}");
         ensure!((0.0..=1.0).contains(&least_chance), "--draft-p-min is {least_chance}, it must be from 0 to 1");
+        let lookup = DraftSettings { most, least_chance, lookup: most > 0, proposals: 0 };
         Ok(match draft {
             DraftSource::None => DraftSettings::NONE,
-            DraftSource::Lookup => DraftSettings { most, least_chance, lookup: most > 0, proposals: 0 },
+            DraftSource::Lookup => lookup,
+            DraftSource::Mtp => DraftSettings { proposals: most.min(MOST_PROPOSALS), ..lookup },
         })
     }
 }

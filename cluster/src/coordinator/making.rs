@@ -161,6 +161,7 @@ impl Making {
             }),
             from: Some(from),
             beside: self.beside.map(|beside| beside.0),
+            mtp: self.placement.mtp,
         }
     }
 

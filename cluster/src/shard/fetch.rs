@@ -10,7 +10,7 @@ use futures_util::{StreamExt, TryStreamExt, stream};
 use paceline_control::{Load, Model, Peer};
 use paceline_gguf::Gguf;
 use paceline_transport::{Endpoint, PieceClient, PieceRequest, Target};
-use paceline_weights::{Cache, CachedModel, HashCache, Manifest, ModelHash, header_pieces, stage_pieces};
+use paceline_weights::{Cache, CachedModel, HashCache, Manifest, ModelHash, StageParts, header_pieces, stage_pieces};
 use tracing::{debug, info, warn};
 
 use crate::cli::LinkChoice;
@@ -189,7 +189,8 @@ impl Weights {
         let gguf = self.keep_open(manifest.hash(), cached.path(), || Ok(Gguf::open(cached.path())?))?;
         let (first, last) = (load.first_layer == 0, load.stage + 1 == load.stages);
         let layers = load.first_layer as usize..load.end_layer as usize;
-        let wanted = missing(cached, stage_pieces(manifest, &gguf, layers, first, last)?).await?;
+        let parts = StageParts { layers, first, last, mtp: last && load.mtp };
+        let wanted = missing(cached, stage_pieces(manifest, &gguf, &parts)?).await?;
         let bytes = manifest.piece_bytes(wanted.iter().copied());
         if bytes > 0 {
             info!(bytes, pieces = wanted.len(), "fetching layers");

@@ -21,6 +21,8 @@ pub(super) struct Order {
     pub(super) layers: StageLayers,
     pub(super) memory: MemorySpec,
     pub(super) overrides: Overrides,
+    /// The tail makes drafts with the model's own block for multi-token prediction.
+    pub(super) mtp: bool,
     pub(super) expected: Expected,
 }
 
@@ -63,6 +65,7 @@ impl Order {
             layers: StageLayers { layers: first..end, first: is_first, last: is_last },
             memory: memory(load)?,
             overrides: overrides(load),
+            mtp: load.mtp && is_last,
             expected: Expected { key, from: node, settings },
         })
     }

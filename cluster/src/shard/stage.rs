@@ -8,14 +8,13 @@ use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use anyhow::{Context, Result, anyhow, bail};
-use paceline_compute::device::{Device, LoadedStage, MemorySpec, MemoryUse};
+use paceline_compute::device::{Device, MemoryUse};
 use paceline_control::{Connect, Failed, FromShard, Linked, Load, Loaded, Progress, Take, Tier, from_shard};
 use paceline_gguf::Gguf;
-use paceline_model::{Overrides, StageLayers};
 use paceline_proto::{Epoch, Reply};
 use paceline_shard::actor;
 use paceline_shard::worker::Links;
-use paceline_shard::{DiskTier, Feedback, SharedStage, Stage, StageTier};
+use paceline_shard::{DiskTier, Drafter, Feedback, SharedStage, Stage, StageTier};
 use paceline_text::Tokenizer;
 use paceline_transport::{LinkReceiver, LinkReport, LinkSender, Pending, ReplySender};
 use tokio::sync::{oneshot, watch};
@@ -24,7 +23,7 @@ use tracing::{info, warn};
 use super::moving;
 use super::order::{LinkEnds, Order, TakeOrder};
 use super::workshop::{Outbox, Running, StageWeights, Workshop, say};
-use crate::{link, row};
+use crate::{link, tail};
 
 /// The link from the stage before comes within this time after the order to connect.
 const LINK: Duration = Duration::from_secs(25);
@@ -75,18 +74,15 @@ impl Work {
     }
 
     async fn try_run(&mut self, load: &Load) -> Result<End> {
-        let Order { place, layers, memory, overrides, expected } = Order::read(load)?;
-        let pending = self.workshop.0.endpoint.expect(expected);
-        let (loaded, reused, tokenizer) = self.load(load, layers, overrides, memory).await?;
-        let MemoryUse { weights, pages, states, buffers } = loaded.memory_use();
+        let order = Order::read(load)?;
+        let place = order.place;
+        let pending = self.workshop.0.endpoint.expect(order.expected);
+        let (stage, reused) = self.load(load, order).await?;
+        let MemoryUse { weights, pages, states, buffers } = stage.memory_use();
         info!(epoch = %self.epoch, stage = place.index, weights, reused, "stage loaded");
         let told = Loaded { epoch: self.epoch.0, weights, pages, states, buffers, reused };
         say(&self.outbox, from_shard::Message::Loaded(told));
-        let stage = Stage::new(place, loaded, Feedback::own());
-        let stage = SharedStage::new(match tokenizer {
-            Some(tokenizer) => row::with_speller(stage, &tokenizer),
-            None => stage,
-        });
+        let stage = SharedStage::new(stage);
         let connect = unless(&mut self.release, async { (&mut self.connect).await.context("nobody connects") }).await?;
         let workshop = self.workshop.clone();
         let linked = workshop.link(&connect, pending);
@@ -94,13 +90,8 @@ impl Work {
         Ok(self.work(stage, from, to, &report).await)
     }
 
-    async fn load(
-        &mut self,
-        load: &Load,
-        layers: StageLayers,
-        overrides: Overrides,
-        memory: MemorySpec,
-    ) -> Result<(Box<dyn LoadedStage>, u64, Option<Tokenizer>)> {
+    /// The stage, and how many bytes of its weights were in memory already.
+    async fn load(&mut self, load: &Load, order: Order) -> Result<(Stage, u64)> {
         let (epoch, outbox) = (load.epoch, self.outbox.clone());
         let told = AtomicU64::new(0);
         let fetched = Arc::new(move |fetch_total: u64, fetched: u64| {
@@ -119,20 +110,10 @@ impl Work {
         // What has begun to load is waited for even when it is no longer wanted: its memory is not free before.
         let weights = Arc::clone(&self.weights);
         let loading = tokio::task::spawn_blocking(move || {
-            let (loaded, reused) = workshop.load_stage(&model, &layers, &overrides, memory, &weights, &|loaded| {
+            workshop.load_stage(&model, &order, &weights, &|loaded| {
                 let progress = Progress { epoch, loaded, ..Progress::default() };
                 drop(outbox.try_send(FromShard { message: Some(from_shard::Message::Progress(progress)) }));
-            })?;
-            // Only a tail chooses tokens.
-            let tokenizer = layers.last.then(|| Tokenizer::from_gguf(&model)).transpose();
-            Ok((
-                loaded,
-                reused,
-                tokenizer.unwrap_or_else(|error| {
-                    warn!(%error, "answers cannot be held to schemas and grammars");
-                    None
-                }),
-            ))
+            })
         });
         loading.await.map_err(|_| anyhow!("the thread that loaded the stage panicked"))?
     }
@@ -208,13 +189,12 @@ impl Workshop {
     fn load_stage(
         &self,
         model: &Arc<Gguf>,
-        layers: &StageLayers,
-        overrides: &Overrides,
-        memory: MemorySpec,
+        order: &Order,
         weights: &StageWeights,
         progress: &dyn Fn(u64),
-    ) -> Result<(Box<dyn LoadedStage>, u64)> {
-        let program = paceline_model::record_with(model, layers, overrides)?;
+    ) -> Result<(Stage, u64)> {
+        let Order { place, layers, memory, overrides, mtp, .. } = order;
+        let program = tail::record(model, layers, overrides, *mtp)?;
         let device = &self.0.device;
         let shared = device.keep(&program, model);
         let reused = shared.bytes();
@@ -228,10 +208,20 @@ impl Workshop {
                 progress(read);
             }
         };
-        let loaded = device.load(program, model, memory, &mut count);
+        let loaded = device.load(program, model, *memory, &mut count);
         let keep = loaded.as_ref().map_or(shared, |loaded| device.keep(loaded.program(), model));
         drop(weights.set(keep));
-        Ok((loaded?, reused))
+        let mut stage = Stage::new(*place, loaded?, Feedback::own());
+        if place.last {
+            match Tokenizer::from_gguf(model) {
+                Ok(tokenizer) => stage = tail::with_speller(stage, &tokenizer),
+                Err(error) => warn!(%error, "answers cannot be held to schemas and grammars"),
+            }
+        }
+        if *mtp {
+            stage = tail::with_drafter(stage, Drafter::load(device, model, *memory, overrides, &mut count))?;
+        }
+        Ok((stage, reused))
     }
 
     /// Connects to the next stage, and waits for the one before.

@@ -46,7 +46,7 @@ pub use speculation::SpeculationCounts;
 pub use status::{Accounts, CacheCounts, DiskStatus, StageTotals, Status};
 
 use crate::disk::Disk;
-use crate::drafts::{Draft, Proposals};
+use crate::drafts::{Draft, Proposals, Proposing};
 use crate::limits::Limits;
 use crate::pages::PagePool;
 use crate::prefix::PrefixIndex;
@@ -56,7 +56,7 @@ use admission::Waiting;
 use compose::InFlight;
 use pace::Pace;
 use running::Running;
-use speculation::Probes;
+use speculation::{Probes, tokens_in};
 use switching::Hold;
 
 /// What the coordinator is told.
@@ -303,6 +303,7 @@ pub struct Coordinator {
     moved: Duration,
     pace: Pace,
     probes: Probes,
+    proposing: Proposing,
     hold: Hold,
     /// Why nothing can run until a new placement is in force.
     broken: Option<Loss>,
@@ -335,6 +336,7 @@ impl Coordinator {
             moved: Duration::ZERO,
             pace: Pace::default(),
             probes: Probes::default(),
+            proposing: Proposing::default(),
             hold: Hold::No,
             broken: None,
             counts: status::Counts::default(),
@@ -429,6 +431,8 @@ impl Coordinator {
         self.pace.observe(step.prefill_rows, step.decode_rows, &done.times);
         self.pace.observe_round(step.alone_since.filter(|_| step.prefill_rows == 0), now, &done.times);
         self.counts.count_times(self.limits.stages, &done.times);
+        let tokens = done.results.iter().map(|result| tokens_in(&result.outcome)).sum();
+        self.proposing.observe(now, self.in_decode(), tokens, step.prefill_rows == 0);
         for (chunk, result) in step.chunks.into_iter().zip(done.results) {
             let session = chunk.session;
             if let Some(running) = self.running.get_mut(&session) {

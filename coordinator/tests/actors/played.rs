@@ -98,7 +98,7 @@ pub(crate) fn placed(epoch: u32, script: Script) -> (Placed, local::LocalReplies
 
 /// The text side of the played model.
 pub(crate) fn text_side() -> Service {
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../cluster/models/tiny-hybrid-q8_0.gguf");
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../cluster/models/tiny-hybrid-mtp-q8_0.gguf");
     let gguf = Gguf::open(&path).expect("the embedded model");
     let model = ModelCard {
         id: "played".to_owned(),

@@ -27,31 +27,39 @@ pub fn header_pieces(manifest: &Manifest) -> Vec<Range<u32>> {
     joined(files.map(|(file, entry)| manifest.pieces_for(file, 0..entry.header_bytes)).collect())
 }
 
+/// What a stage is made of.
+#[derive(Debug, Clone)]
+pub struct StageParts {
+    /// Main layers.
+    pub layers: Range<usize>,
+    /// It embeds tokens.
+    pub first: bool,
+    /// It makes logits.
+    pub last: bool,
+    /// It makes drafts with the blocks for multi-token prediction, which follow the main layers.
+    pub mtp: bool,
+}
+
 /// All pieces that a stage needs before it can load, in order: the headers, its layers' tensors, the embeddings where
-/// it is the first, the last norm and the head (or the embeddings in place of one) where it is the last, and whatever
-/// belongs to no layer.
+/// it embeds tokens or makes drafts, the last norm and the head (or the embeddings in place of one) where it is the
+/// last, and whatever belongs to no layer.
 ///
 /// `gguf` is the model, opened with its headers in place.
 ///
 /// # Errors
 /// A model that is not the manifest's; layers that it does not have.
-pub fn stage_pieces(
-    manifest: &Manifest,
-    gguf: &Gguf,
-    layers: Range<usize>,
-    first: bool,
-    last: bool,
-) -> Result<Vec<Range<u32>>> {
+pub fn stage_pieces(manifest: &Manifest, gguf: &Gguf, parts: &StageParts) -> Result<Vec<Range<u32>>> {
     check_files(manifest, gguf)?;
+    let StageParts { layers, first, last, mtp } = parts.clone();
     let count = ModelShape::read(gguf)?.layers.len();
     if layers.start > layers.end || layers.end > count {
         return Err(Error::Layers { first: layers.start, end: layers.end, count });
     }
     let has_head = gguf.tensor(HEAD).is_some();
     let needed = |name: &str| match name {
-        EMBEDDINGS => first || (last && !has_head),
+        EMBEDDINGS => first || mtp || (last && !has_head),
         HEAD | LAST_NORM => last,
-        _ => layer_of(name).is_none_or(|layer| layers.contains(&layer)),
+        _ => layer_of(name).is_none_or(|layer| layers.contains(&layer) || (mtp && layer >= count)),
     };
     let mut pieces = header_pieces(manifest);
     for tensor in gguf.tensors().filter(|tensor| needed(tensor.name)) {

@@ -194,6 +194,11 @@ impl Coordinator {
     fn add_decode(&mut self, making: &mut Making, sessions: &[SessionId], most: usize) {
         let sessions = &sessions[..sessions.len().min(most)];
         let drafts = self.allot_drafts(sessions, making);
+        if !self.proposing.asks(self.in_decode()) {
+            for session in sessions {
+                self.running.get_mut(session).expect("ready sessions run").speculation.ask_nothing();
+            }
+        }
         for (place, (session, drafts)) in sessions.iter().zip(drafts).enumerate() {
             let drafts = self.make_room_for_drafts(*session, drafts);
             // those behind it have a row each
@@ -245,6 +250,12 @@ impl Coordinator {
     /// Sessions that wait for their next token. A reader too slow to answer does not count.
     pub(super) fn decoding(&self) -> usize {
         self.running.values().filter(|running| running.decodes() && running.unanswered_since().is_none()).count()
+    }
+
+    /// The same with those whose reader is slow: a number that changes only when sessions come, go, or have read their
+    /// prompts.
+    pub(super) fn in_decode(&self) -> usize {
+        self.running.values().filter(|running| running.decodes()).count()
     }
 
     /// Adds the session's next chunk of at most `most` rows, of these at most `drafts` drafts; returns how many it has.

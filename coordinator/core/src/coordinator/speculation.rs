@@ -31,6 +31,8 @@ pub(super) struct Speculation {
     /// Of its last wish, until its row is sent.
     pub(super) offer: Vec<Draft>,
     proposals: Proposals,
+    /// The tail may be asked for guesses.
+    proposes: bool,
     /// Of the tokens that are sent, the last ones that are uncertain on the stages, or were when they were sent.
     pub(super) uncertain: usize,
     /// It has had uncertain tokens: the stages keep a log for it until it is closed.
@@ -48,8 +50,14 @@ impl Speculation {
             let most = token_limit.saturating_sub(tokens + 1);
             self.offer.extend(wish.drafts.iter().take(most));
             self.proposals = wish.proposals;
+            self.proposes = wish.proposals.most > 0;
             self.proposals.most = self.proposals.most.min(u32::try_from(most).unwrap_or(u32::MAX));
         }
+    }
+
+    /// The tail is not asked for guesses this time.
+    pub(super) fn ask_nothing(&mut self) {
+        self.proposals = Proposals::default();
     }
 
     pub(super) fn forget(&mut self) {
@@ -96,6 +104,15 @@ impl Sent {
         let Some((_, accepted)) = verified.tokens.split_last() else { return false };
         let mut pairs = accepted.iter().zip(&self.drafts);
         accepted.len() <= self.drafts.len() && pairs.all(|(token, draft)| token.token == *draft)
+    }
+}
+
+/// How many tokens a session got.
+pub(super) fn tokens_in(outcome: &Outcome) -> usize {
+    match outcome {
+        Outcome::Sampled(_) => 1,
+        Outcome::Verified(verified) => verified.tokens.len(),
+        Outcome::Stored | Outcome::Vector(_) | Outcome::Void | Outcome::Failed(_) => 0,
     }
 }
 
@@ -196,7 +213,9 @@ impl Coordinator {
     /// those who do not would be in different steps from then on, and each step reads all weights.
     pub(super) fn would_draft(&mut self, sessions: &[SessionId]) -> bool {
         let verifies = |step: &InFlight| step.chunks.iter().any(|chunk| matches!(chunk.wanted, Wanted::Verify(_)));
-        if self.steps.iter().any(verifies) {
+        let proposes = |session: &SessionId| self.running[session].speculation.proposes;
+        let asks = self.proposing.asks(self.in_decode()) && sessions.iter().any(proposes);
+        if asks || self.steps.iter().any(verifies) {
             return true;
         }
         let offers = self.offers(sessions);

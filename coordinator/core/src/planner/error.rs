@@ -22,6 +22,12 @@ pub enum Error {
         /// The most.
         limit: usize,
     },
+    /// Guesses by a block for multi-token prediction, of which there is not exactly one.
+    #[error("the model has {blocks} blocks for multi-token prediction, drafts can be made with exactly one")]
+    MtpBlocks {
+        /// How many there are.
+        blocks: usize,
+    },
     /// No devices, or more than a plan can have.
     #[error("there are {count} devices, 1 to {limit} are possible")]
     Devices {

@@ -2,10 +2,10 @@
 
 use std::{iter::Sum, ops::Add};
 
-use paceline_gguf::ModelShape;
+use paceline_gguf::{Layer, ModelShape};
 use serde::{Deserialize, Serialize};
 
-use super::{StagePlan, Wishes, cut::Stage, footprint::Footprint};
+use super::{Logs, StagePlan, Wishes, cut::Stage, footprint::Footprint};
 
 /// What a device works with whatever the rows of a step: partial results of long contexts (8 MiB), some 160 KiB for each
 /// of up to fifty threads, tables, padded rows.
@@ -56,7 +56,7 @@ impl Memory {
             held = held + shape.head();
         }
         let page_bytes = footprint.key_value.saturating_mul(wishes.page_tokens as u64);
-        Self {
+        let layers = Self {
             weights: held.bytes,
             key_value: page_bytes.saturating_mul(wishes.pages() as u64),
             states: footprint
@@ -66,6 +66,29 @@ impl Memory {
             buffers: footprint.buffers(shape, (first, last), wishes),
             reserve: held.packed.saturating_sub(held.bytes) + SCRATCH_BYTES,
             mapped: if first { shape.embedding.bytes } else { 0 },
+        };
+        let drafter = shape.mtp.first().filter(|_| last && wishes.mtp);
+        drafter.map_or(layers, |block| layers + Self::of_drafter(shape, block, first, wishes))
+    }
+
+    /// What a tail needs besides to make guesses with a block for multi-token prediction: a program of its own, whose
+    /// steps may have a row more for each that is wanted. It has its own pages, the tail's head, and a hidden row for
+    /// each slot.
+    fn of_drafter(shape: &ModelShape, block: &Layer, first: bool, wishes: &Wishes) -> Self {
+        let hidden_row = shape.hidden_row_bytes();
+        let footprint = Footprint::of(block, shape, wishes);
+        let rows = wishes.step_rows.saturating_add(wishes.step_wanted);
+        let own = Wishes { step_rows: rows, logs: Logs::default(), ..wishes.clone() };
+        // The embedding, two norms and both side by side; and what it reads, here and where it was made.
+        let inputs = (rows as u64).saturating_mul(7 * hidden_row);
+        let pending = (wishes.slots() as u64).saturating_mul(hidden_row);
+        Self {
+            weights: block.weights.bytes,
+            key_value: footprint.key_value.saturating_mul((wishes.page_tokens * wishes.pages()) as u64),
+            states: 0,
+            buffers: footprint.buffers(shape, (true, true), &own).saturating_add(inputs).saturating_add(pending),
+            reserve: block.weights.packed.saturating_sub(block.weights.bytes) + SCRATCH_BYTES,
+            mapped: if first { 0 } else { shape.embedding.bytes },
         }
     }
 }

@@ -109,6 +109,8 @@ pub struct Wishes {
     pub step_wanted: usize,
     /// Room for guesses.
     pub logs: Logs,
+    /// The last stage makes guesses with the model's own block for multi-token prediction.
+    pub mtp: bool,
     /// The model's positions are stretched (rope scaling), which makes contexts past the trained one possible.
     pub scaled_rope: bool,
     /// What a row of unequal devices should be best at.
@@ -147,6 +149,7 @@ impl Wishes {
             step_rows: PREFILL_ROWS.saturating_add(sessions),
             step_wanted: sessions.saturating_add(1),
             logs: Logs::default(),
+            mtp: false,
             scaled_rope: false,
             prefer: Prefer::Row,
             targets: Targets::default(),
@@ -199,8 +202,6 @@ pub struct Host {
 /// Places a model on a host: the cut between blocks with which the slowest stage reads the fewest bytes per token.
 /// Without a number of shards it is one.
 ///
-/// MTP blocks are not placed.
-///
 /// # Errors
 /// Wishes that are zero, contradict the model or do not fit; see [`Error`].
 pub fn plan(shape: &ModelShape, wishes: &Wishes, host: &Host) -> Result<Placement> {
@@ -230,6 +231,9 @@ fn check_wishes(shape: &ModelShape, wishes: &Wishes) -> Result<()> {
     }
     if let Some(tokens) = wishes.kv_tokens.filter(|tokens| *tokens < wishes.context) {
         return Err(Error::FewTokens { tokens, context: wishes.context });
+    }
+    if wishes.mtp && shape.mtp.len() != 1 {
+        return Err(Error::MtpBlocks { blocks: shape.mtp.len() });
     }
     shape.check_key_value_types(wishes.key_type, wishes.value_type)?;
     for (what, count) in [("pages", wishes.pages()), ("state slots", wishes.slots())] {

@@ -41,6 +41,9 @@ pub struct Placement {
     /// Room for guesses.
     #[serde(default)]
     pub logs: Logs,
+    /// The last stage makes guesses with the model's own block for multi-token prediction.
+    #[serde(default)]
+    pub mtp: bool,
     /// Bytes of what logs hold of one token on all stages.
     #[serde(default)]
     pub log_per_token: u64,
@@ -228,6 +231,7 @@ pub(super) fn describe(shape: &ModelShape, stages: &[Stage], wishes: &Wishes, av
         step_rows: wishes.step_rows,
         step_wanted: wishes.step_wanted,
         logs: wishes.logs,
+        mtp: wishes.mtp,
         log_per_token: shape.layers.iter().map(Layer::log_bytes_per_token).sum(),
         key_type: wishes.key_type,
         value_type: wishes.value_type,

@@ -60,7 +60,8 @@ fn logs(placement: &Placement) -> String {
         return String::new();
     }
     let bytes = human(placement.log_per_token.saturating_mul(placement.logs.rows() as u64));
-    format!("of the states {bytes} are logs: {tokens} drafts for each of {}\n", counted(sessions, "session"))
+    let who = if placement.mtp { "; the last stage has the block that makes some of them" } else { "" };
+    format!("of the states {bytes} are logs: {tokens} drafts for each of {}{who}\n", counted(sessions, "session"))
 }
 
 fn headline(placement: &Placement) -> String {

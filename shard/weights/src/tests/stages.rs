@@ -4,18 +4,20 @@ use std::fs;
 use std::sync::Arc;
 
 use paceline_gguf::Gguf;
+use paceline_gguf::testing::PublishedShape;
 use paceline_model::StageLayers;
 
 use super::model::LAYERS;
 use super::*;
-use crate::{Error, PIECE_BYTES, header_pieces, stage_pieces};
+use crate::{Error, PIECE_BYTES, StageParts, header_pieces, stage_pieces};
 
 /// Fetches a stage and checks that all that its program loads is there.
 fn fetch_stage(model: &CachedModel, reader: &PieceReader, original: &Gguf, layers: Range<usize>) -> Vec<u32> {
     let mut fetched = fetch(model, reader, &header_pieces(model.manifest()));
     let gguf = Gguf::open(model.path()).unwrap();
     let stage = StageLayers::of(layers.clone(), LAYERS);
-    let pieces = stage_pieces(model.manifest(), &gguf, layers, stage.first, stage.last).unwrap();
+    let parts = StageParts { layers, first: stage.first, last: stage.last, mtp: false };
+    let pieces = stage_pieces(model.manifest(), &gguf, &parts).unwrap();
     fetched.extend(fetch(model, reader, &pieces));
     let program = paceline_model::record(&gguf, &stage).unwrap();
     assert!(!program.weights.is_empty());
@@ -68,7 +70,8 @@ fn ends_need_the_embeddings_or_the_head() {
         let path = model::write(folder.path(), tensors);
         let (manifest, gguf) = (served(&path).0, Gguf::open(&path).unwrap());
         let touched = |first, last| {
-            let pieces = stage_pieces(&manifest, &gguf, 1..2, first, last).unwrap();
+            let parts = StageParts { layers: 1..2, first, last, mtp: false };
+            let pieces = stage_pieces(&manifest, &gguf, &parts).unwrap();
             let has = |tensor: &&str| {
                 let (file, bytes) = gguf.tensor_place(tensor).unwrap();
                 let needed = manifest.pieces_for(file, bytes);
@@ -114,13 +117,14 @@ fn pieces_of_another_model_are_not_named() {
     let split = Gguf::open(&model::write_parts(other.path())).unwrap();
     let longer = Gguf::open(&model::write(other.path(), &["token_embd.weight", "output_norm.weight", "more"])).unwrap();
     for gguf in [&split, &longer] {
-        let refused = stage_pieces(&manifest, gguf, 0..1, true, false);
+        let parts = StageParts { layers: 0..1, first: true, last: false, mtp: false };
+        let refused = stage_pieces(&manifest, gguf, &parts);
         assert!(matches!(refused, Err(Error::OtherModel { .. })), "{refused:?}");
     }
     let gguf = Gguf::open(&folder.path().join("model.gguf")).unwrap();
     #[expect(clippy::reversed_empty_ranges, reason = "a range that is none must be refused")]
     for layers in [0..5, 5..5, 3..2, 0..usize::MAX] {
-        let refused = stage_pieces(&manifest, &gguf, layers, true, true);
+        let refused = stage_pieces(&manifest, &gguf, &StageParts { layers, first: true, last: true, mtp: false });
         assert!(matches!(refused, Err(Error::Layers { count: 4, .. })), "{refused:?}");
     }
     // A header that has not been fetched cannot be opened.
@@ -140,8 +144,29 @@ fn models_of_all_kinds_come_whole() {
         fetch(&model, &reader, &header_pieces(&manifest));
         let gguf = Arc::new(Gguf::open(model.path()).unwrap());
         let layers = paceline_gguf::ModelShape::read(&gguf).unwrap().layers.len();
-        fetch(&model, &reader, &stage_pieces(&manifest, &gguf, 0..layers, true, true).unwrap());
+        let parts = StageParts { layers: 0..layers, first: true, last: true, mtp: false };
+        fetch(&model, &reader, &stage_pieces(&manifest, &gguf, &parts).unwrap());
         let original = Gguf::open(&path).unwrap();
         assert!(original.tensors().all(|tensor| is_there(&gguf, &original, tensor.name)), "{name}");
     }
+}
+
+#[test]
+fn a_tail_that_makes_drafts_has_the_block_and_the_embeddings() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("model.gguf");
+    let shape = PublishedShape { layers: 8, ..PublishedShape::B0_8 }.with_mtp(1);
+    shape.writer().write(&path).unwrap();
+    let (manifest, gguf) = (served(&path).0, Gguf::open(&path).unwrap());
+    let has = |mtp, tensor: &str| {
+        let parts = StageParts { layers: 4..8, first: false, last: true, mtp };
+        let (file, bytes) = gguf.tensor_place(tensor).unwrap();
+        let needed = manifest.pieces_for(file, bytes);
+        let pieces = stage_pieces(&manifest, &gguf, &parts).unwrap();
+        pieces.iter().any(|range| range.start <= needed.start && needed.end <= range.end)
+    };
+    for tensor in ["blk.8.nextn.eh_proj.weight", "blk.8.ffn_up.weight", "token_embd.weight"] {
+        assert!(has(true, tensor), "{tensor}");
+    }
+    assert!(!has(false, "blk.8.ffn_up.weight") && !has(true, "blk.2.ffn_up.weight"));
 }
