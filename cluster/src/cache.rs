@@ -86,9 +86,10 @@ fn list(report: &CacheReport) -> String {
 }
 
 fn told(action: CacheAction, changed: &CacheChanged) -> String {
-    let CacheChanged { tokens, cached, pages, snapshots } = changed;
+    let CacheChanged { tokens, cached, pages, snapshots, on_disk } = changed;
+    let disks = if *on_disk { ", and whatever the disks have of it" } else { "" };
     match action {
-        CacheAction::Drop => format!("forgotten: {pages} pages and {snapshots} snapshots\n"),
+        CacheAction::Drop => format!("forgotten: {pages} pages and {snapshots} snapshots{disks}\n"),
         CacheAction::Unpin => "unpinned\n".to_owned(),
         CacheAction::Pin | CacheAction::List => format!("pinned: {cached} of {tokens} tokens\n"),
     }

@@ -36,4 +36,7 @@ pub struct CacheChanged {
     pub pages: usize,
     /// Recurrent states that were forgotten.
     pub snapshots: usize,
+    /// The disks were told to forget it too.
+    #[serde(default)]
+    pub on_disk: bool,
 }

@@ -59,6 +59,13 @@ pub enum TierTask {
     },
     /// Counts.
     Count,
+    /// Forgets all entries of texts that begin with these tokens, and those before them that nothing else follows.
+    Forget {
+        /// Under this root.
+        root: EntryKey,
+        /// One at least.
+        tokens: Vec<u32>,
+    },
 }
 
 /// What a stage's lower tier answers.
@@ -92,6 +99,8 @@ pub enum TierOutcome {
     },
     /// What there is, and what has happened.
     Counted(TierCounts),
+    /// These entries were there, and are no longer.
+    Forgotten(Vec<EntryKey>),
     /// Nothing was done; the service goes on without.
     Refused(TierRefusal),
 }

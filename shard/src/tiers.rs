@@ -123,7 +123,8 @@ impl StageTier {
         let queues = thread.queues.as_ref().expect("they are there as long as the tier is");
         let queue = match order.task {
             TierTask::Drop => return self.attached.staging.drop_ticket(ticket),
-            TierTask::Keep { .. } => &queues.patient,
+            // What was to be kept before is kept before, and then forgotten.
+            TierTask::Keep { .. } | TierTask::Forget { .. } => &queues.patient,
             TierTask::Fetch { .. } => {
                 self.attached.staging.begin(ticket);
                 &queues.urgent
@@ -175,6 +176,9 @@ impl Attached {
             TierTask::Fetch { path, state } => self.fetch(store, ticket, &path, state),
             TierTask::List { root, after } => self.list(store, root, after),
             TierTask::Count => Ok(TierOutcome::Counted(counts(store, skipped))),
+            TierTask::Forget { root, tokens } => {
+                store.forget_text(root, &tokens).map(TierOutcome::Forgotten).map_err(|error| broken(&error))
+            }
             TierTask::Drop => unreachable!("it is done where it is ordered"),
         };
         done.unwrap_or_else(TierOutcome::Refused)

@@ -30,8 +30,10 @@ pub use catalog::{DiskCatalog, DiskPath};
 pub const KEEPING: usize = 8;
 /// Fetches that stages have not answered, of whoever waits or has left.
 pub const FETCHING: usize = 64;
+/// Texts that are being forgotten at once.
+pub const FORGETTING: usize = 16;
 /// Orders that a stage has not answered, at most: those, and a list or a count.
-pub const ORDERS: usize = KEEPING + FETCHING + 2;
+pub const ORDERS: usize = KEEPING + FETCHING + FORGETTING + 2;
 /// What was on disk is there again within this time, or is computed.
 pub const FETCH: Duration = Duration::from_secs(20);
 /// The stages have said within this time what they keep, or nothing more is heard of it.
@@ -129,6 +131,7 @@ enum Task {
     Fetch { until: Duration },
     List { until: Duration },
     Count,
+    Forget,
 }
 
 impl Disk {
@@ -267,6 +270,18 @@ impl Disk {
         self.order_all(Task::Keep { entry, state: state.is_some(), pinned }, &task);
     }
 
+    /// Has all stages forget texts that begin with these tokens; false if there is nothing to forget, or much is being
+    /// forgotten already.
+    pub fn forget(&mut self, tokens: &[u32]) -> bool {
+        let forgetting = self.orders.values().filter(|order| matches!(order.task, Task::Forget)).count();
+        let forgets = forgetting < FORGETTING && (self.is_listing() || !self.catalog.is_empty());
+        if forgets {
+            let task = TierTask::Forget { root: self.catalog.root(), tokens: tokens.to_vec() };
+            self.order_all(Task::Forget, &task);
+        }
+        forgets
+    }
+
     /// How many of these tokens' first are on disk, where a session can go on from them.
     pub fn reach(&self, tokens: &[u32], most: usize) -> usize {
         self.path(tokens, most).map_or(0, |path| path.tokens())
@@ -358,6 +373,7 @@ impl Disk {
                     *tier = counts;
                 }
             }
+            TierOutcome::Forgotten(keys) => keys.into_iter().for_each(|key| self.catalog.lost(key)),
             TierOutcome::Staged { .. } => {}
         }
         if self.orders.get(&ticket).is_some_and(|order| order.waits.is_empty()) {
@@ -386,6 +402,8 @@ impl Disk {
                 // Nobody waits for it any more: a stage that was late has staged it.
                 _ => self.drop_staged(ticket),
             },
+            // What is there has changed.
+            Task::Forget => drop(self.order_all(Task::Count, &TierTask::Count)),
             Task::List { .. } | Task::Count => {}
         }
     }
@@ -427,7 +445,7 @@ impl Order {
     fn until(&self) -> Option<Duration> {
         match self.task {
             Task::Fetch { until } | Task::List { until } => Some(until).filter(|until| *until < Duration::MAX),
-            Task::Keep { .. } | Task::Count => None,
+            Task::Keep { .. } | Task::Count | Task::Forget => None,
         }
     }
 }

@@ -1,7 +1,7 @@
 //! What the coordinator actor answers about its cache, and does with it.
 
 use actix::{Context, Handler, Message, MessageResult};
-use paceline_core::coordinator::{Event, PinRefusal};
+use paceline_core::coordinator::{Event, Forgotten, PinRefusal};
 
 use super::{CacheChange, CacheChanged, CacheList};
 use crate::actor::CoordinatorActor;
@@ -49,7 +49,8 @@ impl Handler<ChangeCache> for CoordinatorActor {
             },
             CacheChange::Drop => {
                 let forgotten = self.core.forget(&tokens).ok_or_else(unknown)?;
-                CacheChanged { tokens: count, cached: count, pages: forgotten.pages, snapshots: forgotten.snapshots }
+                let Forgotten { pages, snapshots, on_disk } = forgotten;
+                CacheChanged { tokens: count, cached: count, pages, snapshots, on_disk }
             }
         };
         // What became free may be what somebody waits for.

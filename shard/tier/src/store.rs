@@ -1,6 +1,6 @@
 //! The store: entries in, entries out.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::path::{Path, PathBuf};
 
 use paceline_proto::{Entry, EntryKey};
@@ -12,6 +12,8 @@ use crate::index::{Batch, Change, Index, PartRecord, Record};
 use crate::ledger::{Ledger, OVERHEAD};
 use crate::{Error, Result};
 
+/// Entries that are read from the index at once.
+const LISTED: usize = 256;
 /// What the checksum of a part is for.
 const CONTEXT: &str = "paceline 2026-11 bytes of an entry's layer";
 
@@ -216,6 +218,29 @@ impl Store {
         self.index.entries(root, after, limit, |key| self.ledger.get(key).cloned())
     }
 
+    /// Forgets all entries of texts that begin with these tokens, and those before them that nothing else follows. What
+    /// hangs in the air, because the entry before it is gone, goes too: nobody knows of what text it was.
+    ///
+    /// # Errors
+    /// An index that is damaged or cannot be written.
+    pub fn forget_text(&mut self, root: EntryKey, tokens: &[u32]) -> Result<Vec<EntryKey>> {
+        let mut entries = Vec::new();
+        loop {
+            let part = self.entries(root, entries.last().map(Entry::key), LISTED)?;
+            let is_last = part.len() < LISTED;
+            entries.extend(part);
+            if is_last {
+                break;
+            }
+        }
+        let keys: Vec<EntryKey> = beginning_with(root, &entries, tokens);
+        let removed: Vec<_> = keys.iter().filter_map(|key| Some((*key, self.ledger.remove(*key)?))).collect();
+        if !removed.is_empty() {
+            self.forget(&removed)?;
+        }
+        Ok(keys)
+    }
+
     /// What there is, and what has happened.
     pub fn counts(&self) -> Counts {
         Counts { entries: self.ledger.len() as u64, bytes: self.ledger.bytes(), ..self.counts }
@@ -266,6 +291,34 @@ impl Store {
         batches.for_each(|batch| self.files.remove(batch.file));
         Ok(())
     }
+}
+
+/// Which entries are of texts that begin with these tokens, or are followed by none but these.
+fn beginning_with(root: EntryKey, entries: &[Entry], tokens: &[u32]) -> Vec<EntryKey> {
+    let mut in_order: Vec<(EntryKey, &Entry)> = entries.iter().map(|entry| (entry.key(), entry)).collect();
+    // A parent comes before its children.
+    in_order.sort_by_key(|(_, entry)| entry.start);
+    // Entries that end inside the text, that part from it, and that go on from it.
+    let (mut inside, mut parted, mut going) = (HashSet::from([root]), HashSet::new(), HashSet::new());
+    for (key, entry) in &in_order {
+        let ahead = tokens.get(entry.start as usize..).unwrap_or_default();
+        let common = ahead.len().min(entry.tokens.len());
+        let follows = inside.contains(&entry.parent);
+        let place = match (follows && ahead[..common] != entry.tokens[..common], follows && common < ahead.len()) {
+            (true, _) => &mut parted,
+            (false, true) => &mut inside,
+            (false, false) if parted.contains(&entry.parent) => &mut parted,
+            (false, false) => &mut going,
+        };
+        place.insert(*key);
+    }
+    for (key, _) in in_order.iter().rev().filter(|(key, _)| inside.contains(key)) {
+        let mut followers = in_order.iter().filter(|(_, entry)| entry.parent == *key).peekable();
+        if followers.peek().is_some() && followers.all(|(follower, _)| going.contains(follower)) {
+            going.insert(*key);
+        }
+    }
+    going.into_iter().collect()
 }
 
 /// Are the files of a record there, with the lengths that they must have?

@@ -148,6 +148,51 @@ fn a_smaller_budget_holds_after_a_restart() {
 }
 
 #[test]
+fn a_text_is_forgotten_with_all_that_goes_on_from_it() {
+    let whole = |branch, depth| -> Vec<u32> { (0..=depth).flat_map(|above| entry(branch, above).tokens).collect() };
+    let kept = |store: &Store| -> Vec<EntryKey> {
+        store.entries(root(), None, 99).expect("the index").iter().map(Entry::key).collect()
+    };
+    let filled = || {
+        let (folder, mut store) = opened(PLENTY);
+        for (branch, depth) in [(1, 0), (1, 1), (1, 2), (1, 3), (2, 2), (3, 2), (3, 3)] {
+            put(&mut store, &entry(branch, depth), FORM, &[(0, bytes(branch, depth, 0, 50))]);
+        }
+        (folder, store)
+    };
+    let sorted = |entries: &[(u32, u32)]| {
+        let mut keys: Vec<EntryKey> = entries.iter().map(|(branch, depth)| entry(*branch, *depth).key()).collect();
+        keys.sort();
+        keys
+    };
+    let all = [(1, 0), (1, 1), (1, 2), (1, 3), (2, 2), (3, 2), (3, 3)];
+    // Where it ends: with an entry, inside one, at the end of all; in front of everything, and where nothing is.
+    let cases: [(Vec<u32>, &[(u32, u32)]); 6] = [
+        (whole(1, 2), &[(1, 0), (1, 1), (2, 2), (3, 2), (3, 3)]),
+        (whole(3, 3)[..10].to_vec(), &[(1, 0), (1, 1), (1, 2), (1, 3), (2, 2)]),
+        (whole(1, 3), &[(1, 0), (1, 1), (2, 2), (3, 2), (3, 3)]),
+        (whole(1, 0)[..1].to_vec(), &[]),
+        (whole(1, 1), &[]),
+        (vec![9, 9], &all),
+    ];
+    for (tokens, expected) in cases {
+        let (folder, mut store) = filled();
+        let forgotten = store.forget_text(root(), &tokens).expect("the disk works");
+        assert_eq!((kept(&store), forgotten.len()), (sorted(expected), 7 - expected.len()), "{tokens:?}");
+        assert_eq!(data_files(folder.path()).len(), expected.len(), "{tokens:?}");
+        drop(store);
+        let store = Store::open(folder.path(), PLENTY).expect("it opens");
+        assert_eq!(kept(&store), sorted(expected), "{tokens:?}: after a restart");
+    }
+    // What hangs in the air goes with anything.
+    let (folder, mut store) = filled();
+    fs::remove_file(&data_files(folder.path())[1]).expect("removed");
+    assert_eq!(read(&mut store, &entry(1, 1), FORM, 0), None);
+    assert_eq!(store.forget_text(root(), &[9]).expect("the disk works").len(), 5);
+    assert_eq!(kept(&store), sorted(&[(1, 0)]));
+}
+
+#[test]
 fn a_damaged_file_is_never_served_and_is_counted() {
     for damage in ["changed", "cut", "gone", "swapped"] {
         let (folder, mut store) = opened(PLENTY);

