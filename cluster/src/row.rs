@@ -272,7 +272,7 @@ impl Loaded {
             let from = Box::new(std::mem::replace(&mut from, next));
             let stage = SharedStage::new(stage);
             if let Some(disk) = &plan.disk {
-                tiers.push(disk.attach(&stage, disk::answer_into(answers.clone(), index))?);
+                tiers.push(disk.attach(&stage, None, disk::answer_into(answers.clone(), index))?);
             }
             let shard = actor::start(stage, Links { from, to, replies: Box::new(replies.clone()) });
             ended.push(shard.ended.clone());

@@ -8,6 +8,7 @@ mod attendance;
 mod fetch;
 mod moving;
 mod order;
+mod others;
 mod pauses;
 mod stage;
 #[cfg(test)]
@@ -190,7 +191,7 @@ impl Member {
             standby: arguments.standby,
             disk: arguments.cache_disk.as_ref().map_or(0, CacheDisk::bytes),
         };
-        let pieces = Arc::new(Pieces(PieceReader::new()));
+        let pieces = Arc::new(Pieces { models: PieceReader::new(), disk: disk.clone() });
         endpoint.serve_pieces(Arc::clone(&pieces) as _);
         let folder = cache_folder(arguments.cache.as_deref())?;
         let weights = Weights {

@@ -25,4 +25,4 @@ pub use feedback::{Feedback, feedback};
 pub use open_sessions::OpenSessions;
 pub use stage::memories::{Taking, give};
 pub use stage::{Passed, Place, SharedStage, Stage};
-pub use tiers::{DiskTier, StageTier};
+pub use tiers::{DiskTier, StageTier, sharing};

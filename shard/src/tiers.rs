@@ -3,11 +3,16 @@
 //! Read [`DiskTier`]: a stage is attached, and from then on orders come in through its [`StageTier`] and answers go out
 //! through the function that was given. Whoever waits for a session goes first: what is to be fetched overtakes what is to
 //! be kept. Both queues are bounded, and an order that finds its queue full is refused at once.
+//!
+//! What this process does not keep, the tiers of other nodes may: of layers that were theirs before the row was cut in
+//! another way ([`sharing`]).
 
+pub mod sharing;
 mod staging;
 
-use std::sync::Arc;
+use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 
 use crossbeam_channel::{Receiver, Sender, bounded, select_biased};
@@ -23,6 +28,7 @@ use crate::stage::SharedStage;
 use crate::stage::tier::{Outline, OutlineLayer, Staged, StagedLayer};
 use crate::{Error, Result};
 
+use sharing::{Elsewhere, Others, Request};
 pub(crate) use staging::StageStaging;
 use staging::Staging;
 
@@ -44,6 +50,18 @@ struct Thread {
     handle: Option<JoinHandle<()>>,
     staging: Staging,
     skipped: Arc<AtomicU64>,
+    store: SharedStore,
+}
+
+/// The store, which other nodes read as well. Nobody has it while he waits for them.
+#[derive(Clone)]
+struct SharedStore(Arc<Mutex<Store>>);
+
+impl SharedStore {
+    /// Whatever somebody was at when he panicked: the store's changes are whole or not at all.
+    fn lock(&self) -> MutexGuard<'_, Store> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
 }
 
 struct Queues {
@@ -76,6 +94,7 @@ struct Attached {
     stage: SharedStage,
     outline: Arc<Outline>,
     staging: StageStaging,
+    elsewhere: Arc<Mutex<Elsewhere>>,
     answer: Answer,
 }
 
@@ -93,24 +112,34 @@ impl DiskTier {
         let ((urgent, orders), (patient, later)) = (bounded(URGENT), bounded(PATIENT));
         let (skipped, ending) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicBool::new(false)));
         let (counted, ends) = (Arc::clone(&skipped), Arc::clone(&ending));
+        let store = SharedStore(Arc::new(Mutex::new(store)));
         let thread = std::thread::Builder::new().name("paceline-disk".to_owned());
-        let handle = thread.spawn(move || run(store, &orders, &later, &counted, &ends)).map_err(Error::Thread)?;
+        let own = store.clone();
+        let handle = thread.spawn(move || run(&own, &orders, &later, &counted, &ends)).map_err(Error::Thread)?;
         let (queues, staging) = (Some(Queues { urgent, patient }), Staging::new(staging_bytes));
-        Ok(Self(Arc::new(Thread { queues, ending, handle: Some(handle), staging, skipped })))
+        Ok(Self(Arc::new(Thread { queues, ending, handle: Some(handle), staging, skipped, store })))
     }
 
-    /// Attaches a stage. `answer` is called on the tier's thread, or where an order is given, and must not wait.
+    /// What this tier keeps, for another node's; `None` if it does not have it. It may block.
+    pub fn give(&self, request: Request) -> Option<Vec<u8>> {
+        sharing::give(&mut self.0.store.lock(), request)
+    }
+
+    /// Attaches a stage. `others` are asked for what this node does not keep. `answer` is called on the tier's thread, or
+    /// where an order is given, and must not wait.
     ///
     /// # Errors
     /// A stage that has ended.
     pub fn attach(
         &self,
         stage: &SharedStage,
+        others: Option<Box<dyn Others>>,
         answer: impl Fn(TierAnswer) + Send + Sync + 'static,
     ) -> Result<StageTier> {
         let staging = self.0.staging.of_stage();
         let outline = Arc::new(stage.with(|stage| stage.attach(staging.clone()))?);
-        let attached = Attached { stage: stage.clone(), outline, staging, answer: Arc::new(answer) };
+        let elsewhere = Arc::new(Mutex::new(Elsewhere::new(others, &outline.form)));
+        let attached = Attached { stage: stage.clone(), outline, staging, elsewhere, answer: Arc::new(answer) };
         Ok(StageTier { tier: self.clone(), attached })
     }
 }
@@ -145,7 +174,7 @@ impl Drop for StageTier {
     }
 }
 
-fn run(mut store: Store, urgent: &Receiver<Job>, patient: &Receiver<Job>, skipped: &AtomicU64, ending: &AtomicBool) {
+fn run(store: &SharedStore, urgent: &Receiver<Job>, patient: &Receiver<Job>, skipped: &AtomicU64, ending: &AtomicBool) {
     loop {
         let job = select_biased! {
             recv(urgent) -> job => job,
@@ -154,14 +183,14 @@ fn run(mut store: Store, urgent: &Receiver<Job>, patient: &Receiver<Job>, skippe
         // Both queues end together, and with them everybody who could wait for an answer.
         let Some(Job { attached, order }) = job.ok().filter(|_| !ending.load(Ordering::Relaxed)) else { break };
         let TierOrder { ticket, task } = order;
-        let outcome = attached.carry_out(&mut store, ticket, task, skipped.load(Ordering::Relaxed));
+        let outcome = attached.carry_out(store, ticket, task, skipped.load(Ordering::Relaxed));
         if let TierOutcome::Refused(refusal) = &outcome {
             debug!(stage = attached.stage.place().index, ticket = ticket.0, %refusal, "the disk tier refuses an order");
             attached.staging.drop_ticket(ticket);
         }
         (attached.answer)(TierAnswer { ticket, outcome });
     }
-    if let Err(error) = store.note() {
+    if let Err(error) = store.lock().note() {
         warn!(%error, "the disk tier forgets what was used last");
     }
 }
@@ -170,14 +199,15 @@ fn run(mut store: Store, urgent: &Receiver<Job>, patient: &Receiver<Job>, skippe
 type Done<T> = std::result::Result<T, TierRefusal>;
 
 impl Attached {
-    fn carry_out(&self, store: &mut Store, ticket: Ticket, task: TierTask, skipped: u64) -> TierOutcome {
+    fn carry_out(&self, store: &SharedStore, ticket: Ticket, task: TierTask, skipped: u64) -> TierOutcome {
         let done = match task {
             TierTask::Keep { entry, pages, state } => self.keep(store, &entry, &pages, state),
             TierTask::Fetch { path, state } => self.fetch(store, ticket, &path, state),
             TierTask::List { root, after } => self.list(store, root, after),
-            TierTask::Count => Ok(TierOutcome::Counted(counts(store, skipped))),
+            TierTask::Count => Ok(TierOutcome::Counted(counts(&store.lock(), skipped))),
             TierTask::Forget { root, tokens } => {
-                store.forget_text(root, &tokens).map(TierOutcome::Forgotten).map_err(|error| broken(&error))
+                self.elsewhere().forget(root, &tokens);
+                store.lock().forget_text(root, &tokens).map(TierOutcome::Forgotten).map_err(|error| broken(&error))
             }
             TierTask::Drop => unreachable!("it is done where it is ordered"),
         };
@@ -185,7 +215,7 @@ impl Attached {
     }
 
     /// Copies what is not kept yet out of the stage, and keeps it.
-    fn keep(&self, store: &mut Store, entry: &Entry, pages: &[PageId], state: Option<Slot>) -> Done<TierOutcome> {
+    fn keep(&self, store: &SharedStore, entry: &Entry, pages: &[PageId], state: Option<Slot>) -> Done<TierOutcome> {
         let (key, form) = (entry.key(), &self.outline.form);
         let end = entry.end().ok_or_else(|| TierRefusal::Failed("this is no entry".to_owned()))?;
         let expected = pages_of(entry.start, end, self.outline.page_tokens).len();
@@ -193,12 +223,16 @@ impl Attached {
             return Err(TierRefusal::Failed(format!("an entry of {expected} pages, {} are given", pages.len())));
         }
         let states = self.outline.recurrent().filter(|_| state.is_some());
-        let wanted = self.outline.paged().chain(states).filter(|layer| !store.holds(key, form, [layer.layer]));
-        let wanted: Vec<&OutlineLayer> = wanted.collect();
+        let wanted = self.outline.paged().chain(states);
+        let wanted: Vec<&OutlineLayer> = {
+            let store = store.lock();
+            wanted.filter(|layer| !store.holds(key, form, [layer.layer])).collect()
+        };
         let copy = |layer: &&OutlineLayer| Ok((layer.layer, layer.copy_out(&self.stage, pages, state)?));
         let copied: Vec<(u32, Vec<u8>)> =
             wanted.iter().map(copy).collect::<Result<_>>().map_err(|error| failed(&error))?;
         let parts: Vec<Part<'_>> = copied.iter().map(|(layer, bytes)| Part { layer: *layer, bytes }).collect();
+        let mut store = store.lock();
         match store.put(entry, form, &parts).map_err(|error| broken(&error))? {
             Put::Kept | Put::Known => Ok(TierOutcome::Kept { evicted: store.take_evicted() }),
             Put::NoRoom => Err(TierRefusal::NoRoom),
@@ -206,33 +240,36 @@ impl Attached {
     }
 
     /// Reads entries that follow one another, and stages them.
-    fn fetch(&self, store: &mut Store, ticket: Ticket, path: &[EntryKey], state: bool) -> Done<TierOutcome> {
+    fn fetch(&self, store: &SharedStore, ticket: Ticket, path: &[EntryKey], state: bool) -> Done<TierOutcome> {
         // What is missing is told before anything is read, the first of it first: what is behind that is of no use.
-        let holds =
-            |store: &Store, key: EntryKey, layer: &OutlineLayer| store.holds(key, &self.outline.form, [layer.layer]);
         let whole = |key: &EntryKey| {
             let states = self.outline.recurrent().filter(|_| state && path.last() == Some(key));
-            self.outline.paged().chain(states).all(|layer| holds(store, *key, layer))
+            self.has(store, *key, self.outline.paged().chain(states))
         };
         if let Some(missing) = path.iter().find(|key| !whole(key)) {
             return Err(TierRefusal::Missing(*missing));
         }
-        let (mut layers, mut pages, mut reached) = (Vec::new(), 0..0, None);
+        let (mut layers, mut pages, mut reached, mut adopted) = (Vec::new(), 0..0, None, Vec::new());
         for (index, key) in path.iter().enumerate() {
-            let span = store.span(*key).ok_or(TierRefusal::Missing(*key))?;
+            let span = store.lock().span(*key).or_else(|| self.elsewhere().span(*key));
+            let span = span.ok_or(TierRefusal::Missing(*key))?;
             if reached.is_some_and(|reached| reached != (span.parent, span.start)) {
                 return Err(TierRefusal::Failed("entries that do not follow one another".to_owned()));
             }
             let own = pages_of(span.start, span.end, self.outline.page_tokens);
             pages = if index == 0 { own.clone() } else { pages.start..own.end };
             reached = Some((*key, span.end));
-            store.touch(*key);
+            store.lock().touch(*key);
             let states = self.outline.recurrent().filter(|_| state && index + 1 == path.len());
             for layer in self.outline.paged().chain(states) {
                 let count = if layer.is_recurrent() { 1 } else { own.len() };
-                let bytes = self.read(store, ticket, *key, layer, count * layer.bytes)?;
+                let (bytes, is_own) = self.read(store, ticket, *key, layer, count * layer.bytes)?;
+                if !is_own {
+                    adopted.push(layers.len());
+                }
                 layers.push(StagedLayer { layer: *layer, first_page: own.start - pages.start, bytes });
             }
+            self.adopt(store, *key, adopted.drain(..).map(|index| &layers[index]));
         }
         let bytes = layers.iter().map(|layer| layer.bytes.len() as u64).sum();
         let staged = Staged { pages: pages.len(), state, layers };
@@ -242,32 +279,62 @@ impl Attached {
         Ok(TierOutcome::Staged { bytes })
     }
 
+    /// A layer of an entry, and whether it was kept here.
     fn read(
         &self,
-        store: &mut Store,
+        store: &SharedStore,
         ticket: Ticket,
         key: EntryKey,
         layer: &OutlineLayer,
         expected: usize,
-    ) -> Done<Vec<u8>> {
+    ) -> Done<(Vec<u8>, bool)> {
         if !self.staging.reserve(ticket, expected as u64) {
             return Err(TierRefusal::NoRoom);
         }
         let mut bytes = Vec::new();
-        let read = store.read(key, &self.outline.form, layer.layer, &mut bytes).map_err(|error| broken(&error))?;
-        if read && bytes.len() == expected { Ok(bytes) } else { Err(TierRefusal::Missing(key)) }
+        let read = store.lock().read(key, &self.outline.form, layer.layer, &mut bytes);
+        if read.map_err(|error| broken(&error))? && bytes.len() == expected {
+            return Ok((bytes, true));
+        }
+        let fetched = self.elsewhere().fetch(key, layer.layer).filter(|bytes| bytes.len() == expected);
+        fetched.map(|bytes| (bytes, false)).ok_or(TierRefusal::Missing(key))
     }
 
-    fn list(&self, store: &Store, root: EntryKey, after: Option<EntryKey>) -> Done<TierOutcome> {
-        let found = store.entries(root, after, LISTED).map_err(|error| broken(&error))?;
-        let next = found.last().filter(|_| found.len() == LISTED).map(Entry::key);
-        let holds = |key, layer: &OutlineLayer| store.holds(key, &self.outline.form, [layer.layer]);
-        let kept = |entry: Entry| {
-            let key = entry.key();
-            let state = self.outline.recurrent().all(|layer| holds(key, layer));
-            self.outline.paged().all(|layer| holds(key, layer)).then_some(KeptEntry { entry, state })
+    /// Keeps here what came from other nodes. If there is no room it is fetched again another time.
+    fn adopt<'a>(&self, store: &SharedStore, key: EntryKey, layers: impl Iterator<Item = &'a StagedLayer>) {
+        let Some(entry) = self.elsewhere().entry(key) else { return };
+        let parts: Vec<Part<'_>> = layers.map(|one| Part { layer: one.layer.layer, bytes: &one.bytes }).collect();
+        if !parts.is_empty()
+            && let Err(error) = store.lock().put(&entry, &self.outline.form, &parts)
+        {
+            broken(&error);
+        }
+    }
+
+    /// Are all these layers of an entry here, or known to be elsewhere?
+    fn has<'a>(&self, store: &SharedStore, key: EntryKey, mut layers: impl Iterator<Item = &'a OutlineLayer>) -> bool {
+        let (store, elsewhere) = (store.lock(), self.elsewhere());
+        layers.all(|layer| store.holds(key, &self.outline.form, [layer.layer]) || elsewhere.has(key, layer.layer))
+    }
+
+    fn list(&self, store: &SharedStore, root: EntryKey, after: Option<EntryKey>) -> Done<TierOutcome> {
+        if after.is_none() {
+            self.elsewhere().look(root);
+        }
+        let own = store.lock().entries(root, after, LISTED).map_err(|error| broken(&error))?;
+        let mut found: BTreeMap<EntryKey, Entry> = own.into_iter().map(|entry| (entry.key(), entry)).collect();
+        found.extend(self.elsewhere().entries(after, LISTED));
+        let found: Vec<(EntryKey, Entry)> = found.into_iter().take(LISTED).collect();
+        let next = found.last().filter(|_| found.len() == LISTED).map(|(key, _)| *key);
+        let kept = |(key, entry): (EntryKey, Entry)| {
+            let state = self.has(store, key, self.outline.recurrent());
+            self.has(store, key, self.outline.paged()).then_some(KeptEntry { entry, state })
         };
         Ok(TierOutcome::Listed { entries: found.into_iter().filter_map(kept).collect(), next })
+    }
+
+    fn elsewhere(&self) -> MutexGuard<'_, Elsewhere> {
+        self.elsewhere.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

@@ -29,7 +29,7 @@ impl Disks {
         let attach = |(index, stage): (usize, &SharedStage)| {
             let sender: SyncSender<_> = sender.clone();
             // Nobody listens to a row that is over.
-            tier.attach(stage, move |answer| drop(sender.send((index, answer)))).expect("it runs")
+            tier.attach(stage, None, move |answer| drop(sender.send((index, answer)))).expect("it runs")
         };
         Self { stages: stages.iter().enumerate().map(attach).collect(), answers, waiting: 0 }
     }

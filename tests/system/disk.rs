@@ -9,6 +9,7 @@ use tempfile::TempDir;
 
 use crate::cache::{ask, cached, chat, document, prompt_tokens, says};
 use crate::cluster::{Cluster, Options, pause};
+use crate::http::post;
 use crate::program::{Server, complaint, mini16};
 
 const FLAGS: [&str; 4] = ["--sessions", "4", "--ctx", "10000"];
@@ -127,14 +128,19 @@ fn a_row_that_is_stopped_goes_on_from_its_disks_and_so_does_another_cut() {
     assert_eq!(cached(&ask(&cluster.coordinator, &questions[0]).json()), 0);
     let cluster = Cluster::start_in(end(cluster), 2, &options);
     comes_from_disk(&cluster.coordinator, &questions[1], &cold[1], "the same row");
-    // One stage more: what it lacks on its disk is read again, with the same answer, and is there from then on.
+    // One stage more: what it lacks on its disk it takes from those who had its layers, and keeps.
     let cluster = Cluster::start_in(end(cluster), 3, &options);
     assert_eq!(cluster.status()["stages"].as_array().map(Vec::len), Some(3));
-    assert_eq!(ask(&cluster.coordinator, &questions[2]).json()["choices"], cold[2], "another cut");
+    comes_from_disk(&cluster.coordinator, &questions[2], &cold[2], "another cut");
     let cluster = Cluster::start_in(end(cluster), 3, &options);
     comes_from_disk(&cluster.coordinator, &questions[3], &cold[3], "the other cut");
     // And the first cut has lost nothing.
     let cluster = Cluster::start_in(end(cluster), 2, &options);
-    let answer = ask(&cluster.coordinator, &questions[4]).json();
-    assert_eq!(answer["choices"], cold[4], "the first cut again");
+    comes_from_disk(&cluster.coordinator, &questions[4], &cold[4], "the first cut again");
+    // What is dropped is forgotten on the disks too.
+    let begin = json!({"prompt": questions[0]["prompt"].as_array().expect("tokens")[..1000]});
+    let dropped = post(cluster.coordinator.address, "/admin/v1/cache/drop", &begin).json();
+    assert_eq!(dropped["on_disk"], true, "{dropped}");
+    let cluster = Cluster::start_in(end(cluster), 2, &options);
+    assert_eq!(cached(&ask(&cluster.coordinator, &questions[4]).json()), 0);
 }

@@ -88,7 +88,8 @@ impl Hand {
         let (sender, answers) = sync_channel(64);
         let attach = |(index, stage): (usize, &SharedStage)| {
             let sender: SyncSender<_> = sender.clone();
-            tier.attach(stage, move |answer| sender.send((index, answer)).expect("somebody listens")).expect("it runs")
+            tier.attach(stage, None, move |answer| sender.send((index, answer)).expect("somebody listens"))
+                .expect("it runs")
         };
         self.tiers = self.row.stages.iter().enumerate().map(attach).collect();
         self.answers = answers;

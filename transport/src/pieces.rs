@@ -1,6 +1,6 @@
-//! Fetching pieces of models from another node's endpoint, and giving them.
+//! Fetching pieces of models from another node's endpoint, and giving them; and parts of what it keeps of prompts.
 //!
-//! A request is 36 bytes: the model's hash and the piece's number. The answer is a status, a length, and the piece or
+//! A request is 36 bytes: the hash of the model or the key of what is kept, and the piece's number. The answer is a status, a length, and the piece or
 //! the reason why not. Over QUIC every request is a stream of one connection, over a Unix socket a connection of its
 //! own, so that requests never wait for each other and may be given up at any time.
 
@@ -34,11 +34,11 @@ const REQUEST_BYTES: usize = 36;
 const GIVEN: u8 = 0;
 const NOT_GIVEN: u8 = 1;
 
-/// Which piece of which model.
+/// Which piece of what.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct PieceRequest {
-    /// The model's hash.
-    pub model: [u8; 32],
+    /// The hash of a model, or the key of what a disk tier keeps.
+    pub of: [u8; 32],
     /// The piece's number.
     pub piece: u32,
 }
@@ -46,16 +46,16 @@ pub struct PieceRequest {
 impl PieceRequest {
     fn encode(&self) -> [u8; REQUEST_BYTES] {
         let mut bytes = [0; REQUEST_BYTES];
-        bytes[..32].copy_from_slice(&self.model);
+        bytes[..32].copy_from_slice(&self.of);
         bytes[32..].copy_from_slice(&self.piece.to_le_bytes());
         bytes
     }
 
     fn decode(bytes: &[u8; REQUEST_BYTES]) -> Self {
-        let (mut model, mut piece) = ([0; 32], [0; 4]);
-        model.copy_from_slice(&bytes[..32]);
+        let (mut of, mut piece) = ([0; 32], [0; 4]);
+        of.copy_from_slice(&bytes[..32]);
         piece.copy_from_slice(&bytes[32..]);
-        Self { model, piece: u32::from_le_bytes(piece) }
+        Self { of, piece: u32::from_le_bytes(piece) }
     }
 }
 

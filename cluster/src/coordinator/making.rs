@@ -35,6 +35,8 @@ const DESCRIPTION_BYTES: u64 = 16 << 20;
 /// The coordinator's own links are made within this time, or the membership gives the row up.
 const OWN_LINKS: Duration = Duration::from_secs(25);
 
+/// Nodes that are named to one that may lack something.
+const MOST_SOURCES: usize = 32;
 /// Progress of loading is told so often.
 const TELL_EVERY: Duration = Duration::from_secs(2);
 
@@ -165,11 +167,14 @@ impl Making {
         }
     }
 
-    /// Who may have pieces of the model: the coordinator has all, and the neighbours what they have themselves.
+    /// Who may have pieces of the model, or of what was kept of prompts: the coordinator has the whole model, the
+    /// neighbours what they have themselves, and nodes without a stage what they had when they had one.
     fn sources(&self, settings: &Settings, index: usize, to: &Attendant, attendants: &Attendants) -> Vec<Peer> {
-        let others = self.row.iter().enumerate().filter(|(other, _)| *other != index);
-        let neighbour = |(_, node): (usize, &NodeId)| Some(node_peer(*node, attendants.get(node)?, to, settings.link));
-        std::iter::once(own_peer(settings, to)).chain(others.filter_map(neighbour)).collect()
+        let own = self.row[index];
+        let idle = attendants.keys().filter(|node| !self.row.contains(node));
+        let others = self.row.iter().chain(idle).filter(|node| **node != own).take(MOST_SOURCES);
+        let other = |node: &NodeId| Some(node_peer(*node, attendants.get(node)?, to, settings.link));
+        std::iter::once(own_peer(settings, to)).chain(others.filter_map(other)).collect()
     }
 
     fn memory(&self) -> Memory {

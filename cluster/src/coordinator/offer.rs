@@ -49,7 +49,7 @@ impl Offer {
             }
         };
         let model = manifest.hash();
-        Ok(Self { manifest: manifest.encode(), model, path, pieces: Arc::new(Pieces(reader)), width })
+        Ok(Self { manifest: manifest.encode(), model, path, pieces: Arc::new(Pieces::of_models(reader)), width })
     }
 
     pub(super) fn manifest(&self) -> Vec<u8> {

@@ -76,7 +76,7 @@ impl Weights {
         let (weights, wanted) = (Arc::clone(&self), Arc::clone(&manifest));
         let cached = blocking(move || weights.cached(&wanted)).await?;
         let model = self.complete(&cached, &manifest, load, offered, &fetched).await?;
-        self.pieces.0.add_cached(&cached);
+        self.pieces.models.add_cached(&cached);
         Ok(model)
     }
 
@@ -84,7 +84,7 @@ impl Weights {
     fn forget_others(&self, hash: ModelHash) {
         let mut opened = self.opened();
         if let Some(old) = opened.take_if(|opened| opened.hash != hash) {
-            self.pieces.0.remove(&old.hash);
+            self.pieces.models.remove(&old.hash);
         }
         opened.get_or_insert(Opened { hash, model: None, cached: None });
     }
@@ -157,7 +157,7 @@ impl Weights {
             Ok(true) => {
                 let gguf = self.keep_open(manifest.hash(), path, || Ok(Gguf::open(path)?)).ok()?;
                 let files: Vec<PathBuf> = gguf.files().map(|file| file.path.to_owned()).collect();
-                if let Err(error) = self.pieces.0.add_files(manifest, &files) {
+                if let Err(error) = self.pieces.models.add_files(manifest, &files) {
                     debug!(%error, "this copy of the model is not offered to others");
                 }
                 info!(path = %path.display(), "this host has the model");
@@ -242,7 +242,7 @@ impl Sources<'_> {
         fetched: &Fetched,
     ) -> Result<()> {
         if self.client.is_none() {
-            self.client = Some(self.reach(peer).await?);
+            self.client = Some(reach(&self.weights.endpoint, peer).await?);
         }
         let client = self.client.as_ref().context("there is no connection")?;
         let model = cached.hash().0;
@@ -251,7 +251,7 @@ impl Sources<'_> {
         let one = |piece: u32| {
             let (cached, done) = (cached.clone(), &done);
             async move {
-                let bytes = client.fetch(PieceRequest { model, piece }).await?;
+                let bytes = client.fetch(PieceRequest { of: model, piece }).await?;
                 let length = bytes.len() as u64;
                 tokio::task::spawn_blocking(move || cached.store(piece, &bytes)).await??;
                 let done = done.fetch_add(length, Ordering::Relaxed) + length;
@@ -261,18 +261,19 @@ impl Sources<'_> {
         };
         stream::iter(pieces.iter().copied().map(one)).buffer_unordered(AT_ONCE).try_collect().await
     }
+}
 
-    async fn reach(&self, peer: &Peer) -> Result<PieceClient> {
-        let node = node_from(&peer.node)?;
-        let unix = (!peer.unix.is_empty()).then_some(peer.unix.as_str());
-        let mut failures = Vec::new();
-        for route in link::routes(&peer.data, unix, LinkChoice::Auto)? {
-            let target = Target { node, route };
-            match self.weights.endpoint.piece_client(&target).await {
-                Ok(client) => return Ok(client),
-                Err(error) => failures.push(error.to_string()),
-            }
+/// Connects to a node that gives pieces.
+pub(super) async fn reach(endpoint: &Endpoint, peer: &Peer) -> Result<PieceClient> {
+    let node = node_from(&peer.node)?;
+    let unix = (!peer.unix.is_empty()).then_some(peer.unix.as_str());
+    let mut failures = Vec::new();
+    for route in link::routes(&peer.data, unix, LinkChoice::Auto)? {
+        let target = Target { node, route };
+        match endpoint.piece_client(&target).await {
+            Ok(client) => return Ok(client),
+            Err(error) => failures.push(error.to_string()),
         }
-        Err(anyhow!("node {node} cannot be reached: {}", failures.join("; ")))
     }
+    Err(anyhow!("node {node} cannot be reached: {}", failures.join("; ")))
 }

@@ -9,12 +9,12 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, anyhow, bail};
 use paceline_compute::device::{Device, MemoryUse};
-use paceline_control::{Connect, Failed, FromShard, Linked, Load, Loaded, Progress, Take, Tier, from_shard};
+use paceline_control::{Connect, Failed, FromShard, Linked, Load, Loaded, Peer, Progress, Take, Tier, from_shard};
 use paceline_gguf::Gguf;
 use paceline_proto::{Epoch, Reply};
 use paceline_shard::actor;
 use paceline_shard::worker::Links;
-use paceline_shard::{DiskTier, Drafter, Feedback, SharedStage, Stage, StageTier};
+use paceline_shard::{Drafter, Feedback, SharedStage, Stage, StageTier};
 use paceline_text::Tokenizer;
 use paceline_transport::{LinkReceiver, LinkReport, LinkSender, Pending, ReplySender};
 use tokio::sync::{oneshot, watch};
@@ -22,6 +22,7 @@ use tracing::{info, warn};
 
 use super::moving;
 use super::order::{LinkEnds, Order, TakeOrder};
+use super::others::Nodes;
 use super::workshop::{Outbox, Running, StageWeights, Workshop, say};
 use crate::{link, tail};
 
@@ -87,7 +88,9 @@ impl Work {
         let workshop = self.workshop.clone();
         let linked = workshop.link(&connect, pending);
         let (from, to, report) = unless(&mut self.release, linked).await?;
-        Ok(self.work(stage, from, to, &report).await)
+        // Whoever may have pieces of the model may also have kept what this node lacks.
+        let others = load.model.as_ref().map_or_else(Vec::new, |model| model.sources.clone());
+        Ok(self.work(stage, from, to, &report, others).await)
     }
 
     /// The stage, and how many bytes of its weights were in memory already.
@@ -118,10 +121,17 @@ impl Work {
         loading.await.map_err(|_| anyhow!("the thread that loaded the stage panicked"))?
     }
 
-    async fn work(&mut self, stage: SharedStage, from: LinkReceiver, to: LinkSender, report: &LinkReport) -> End {
-        let tier = match self.workshop.0.disk.as_ref().map(|disk| attach(disk, &stage, self.epoch, &self.outbox)) {
-            Some(Err(error)) => return End::Failed(error),
-            tier => tier.and_then(Result::ok),
+    async fn work(
+        &mut self,
+        stage: SharedStage,
+        from: LinkReceiver,
+        to: LinkSender,
+        report: &LinkReport,
+        others: Vec<Peer>,
+    ) -> End {
+        let tier = match self.attach(&stage, others).transpose() {
+            Ok(tier) => tier,
+            Err(error) => return End::Failed(error),
         };
         let running = Running { tier, ..start(stage.clone(), from, to, self.epoch, &self.outbox) };
         let (mut ended, closer) = (running.shard.ended.clone(), running.closer.clone());
@@ -147,6 +157,19 @@ impl Work {
         closer.close();
         drop(ended.wait_for(|ended| *ended).await);
         end
+    }
+}
+
+impl Work {
+    /// Lets the disk tier, if this node has one, keep what the stage remembers. Its answers go over the control plane.
+    fn attach(&self, stage: &SharedStage, others: Vec<Peer>) -> Option<Result<StageTier>> {
+        let disk = self.workshop.0.disk.as_ref()?;
+        let (outbox, epoch) = (self.outbox.clone(), self.epoch);
+        let others = Box::new(Nodes::new(others, self.workshop.0.endpoint.clone()));
+        let attached = disk.attach(stage, Some(others), move |answer| {
+            say(&outbox, from_shard::Message::Tier(Tier { epoch: epoch.0, message: answer.encode() }));
+        });
+        Some(attached.context("the stage cannot use the disk tier"))
     }
 }
 
@@ -247,15 +270,6 @@ fn start(stage: SharedStage, from: LinkReceiver, to: LinkSender, epoch: Epoch, o
     };
     let links = Links { from: Box::new(from), to: to.map(|to| to as _), replies };
     Running { stage: stage.clone(), shard: actor::start(stage, links), closer, counters, tier: None }
-}
-
-/// Lets the disk tier keep what the stage remembers. Its answers go over the control plane.
-fn attach(disk: &DiskTier, stage: &SharedStage, epoch: Epoch, outbox: &Outbox) -> Result<StageTier> {
-    let outbox = outbox.clone();
-    let attached = disk.attach(stage, move |answer| {
-        say(&outbox, from_shard::Message::Tier(Tier { epoch: epoch.0, message: answer.encode() }));
-    });
-    attached.context("the stage cannot use the disk tier")
 }
 
 /// The way back of a stage that is not the tail: it has failures only, which go over the control plane.

@@ -122,7 +122,7 @@ impl Cluster {
                 always_fetch,
                 hashes: HashCache::open(&own.join("hashes")).expect("a folder"),
                 cache: Cache::open(&own.join("models"), None).expect("a folder"),
-                pieces: Arc::new(Pieces(PieceReader::new())),
+                pieces: Arc::new(Pieces::of_models(PieceReader::new())),
                 endpoint: endpoint.clone(),
                 opened: Mutex::default(),
             };
@@ -139,7 +139,7 @@ impl Cluster {
         let manifest = Manifest::of_bytes(name, bytes).expect("a manifest");
         let (endpoint, pieces) = (endpoint(&authority, &folder).await, PieceReader::new());
         pieces.add_bytes(&manifest, bytes);
-        endpoint.serve_pieces(Arc::new(Pieces(pieces)));
+        endpoint.serve_pieces(Arc::new(Pieces::of_models(pieces)));
         Self {
             sources: vec![peer(&endpoint)],
             endpoint,

@@ -178,6 +178,13 @@ impl Store {
         record.is_some_and(|record| layers.into_iter().all(|layer| record.part(form, layer).is_some()))
     }
 
+    /// By form, which layers of an entry are kept.
+    pub fn layers(&self, key: EntryKey) -> Vec<(String, Vec<u32>)> {
+        let batches = self.ledger.get(key).into_iter().flat_map(|record| &record.batches);
+        let layers = |batch: &Batch| batch.parts.iter().map(|part| part.layer).collect();
+        batches.map(|batch| (batch.form.clone(), layers(batch))).collect()
+    }
+
     /// Reads a layer of an entry into `into`, in place of what that had; false if it is not kept. Bytes that are not
     /// what was kept are as if they had never been: their entry is dropped.
     ///
@@ -294,7 +301,7 @@ impl Store {
 }
 
 /// Which entries are of texts that begin with these tokens, or are followed by none but these.
-fn beginning_with(root: EntryKey, entries: &[Entry], tokens: &[u32]) -> Vec<EntryKey> {
+pub fn beginning_with(root: EntryKey, entries: &[Entry], tokens: &[u32]) -> Vec<EntryKey> {
     let mut in_order: Vec<(EntryKey, &Entry)> = entries.iter().map(|entry| (entry.key(), entry)).collect();
     // A parent comes before its children.
     in_order.sort_by_key(|(_, entry)| entry.start);

@@ -19,7 +19,7 @@ impl PieceSource for Source {
         let reading = self.reading.fetch_add(1, Ordering::SeqCst) + 1;
         self.most.fetch_max(reading, Ordering::SeqCst);
         let piece = match request.piece {
-            7 => Err(format!("model {:02x} has no piece 7{}", request.model[0], "!".repeat(10_000))),
+            7 => Err(format!("model {:02x} has no piece 7{}", request.of[0], "!".repeat(10_000))),
             8 => panic!("a source with a fault"),
             piece => Ok((0..piece).map(|at| (at ^ piece) as u8).collect()),
         };
@@ -29,7 +29,7 @@ impl PieceSource for Source {
 }
 
 fn request(piece: u32) -> PieceRequest {
-    PieceRequest { model: [5; 32], piece }
+    PieceRequest { of: [5; 32], piece }
 }
 
 #[tokio::test(flavor = "multi_thread")]

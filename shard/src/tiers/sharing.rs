@@ -1,0 +1,149 @@
+//! What tiers of several nodes have of the same entries: each node keeps its own layers, and when a row is cut in another
+//! way, a layer's new node takes what it needs from the old one, once.
+//!
+//! A node asks for the list of what another has of a root when its stage's entries are listed, and for a layer of an entry
+//! when it is to be staged. Both are requests of 32 bytes and a number, and answers are bytes.
+
+use std::collections::BTreeMap;
+
+use paceline_proto::{Entry, EntryKey};
+use paceline_tier::{Span, Store};
+use serde::{Deserialize, Serialize};
+use tracing::debug;
+
+/// Marks the number of a part of a list; other numbers are layers.
+const LIST: u32 = 1 << 31;
+/// Entries in a part of a list.
+const LISTED: usize = 64;
+/// Parts of a list that are asked for.
+const PARTS: u32 = 1 << 12;
+
+/// What another node is asked for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Request {
+    /// The key of a root or of an entry.
+    pub of: [u8; 32],
+    /// The number of a part of the root's list, with the highest bit set, or the entry's layer.
+    pub number: u32,
+}
+
+/// Other nodes that may have what this one lacks.
+pub trait Others: Send + Sync {
+    /// How many there are.
+    fn count(&self) -> usize;
+
+    /// What one of them answers, `None` if it does not have it or is not there. Called where it may block, but whoever
+    /// waits for a session waits for this.
+    fn ask(&self, other: usize, request: Request) -> Option<Vec<u8>>;
+}
+
+/// What a node has of an entry.
+#[derive(Debug, Serialize, Deserialize)]
+struct Held {
+    entry: Entry,
+    /// By form, which layers.
+    layers: Vec<(String, Vec<u32>)>,
+}
+
+/// A layer of an entry.
+#[derive(Debug, Serialize, Deserialize)]
+struct Layer {
+    form: String,
+    bytes: Vec<u8>,
+}
+
+/// The other side of a [`Request`].
+pub(super) fn give(store: &mut Store, Request { of, number }: Request) -> Option<Vec<u8>> {
+    let key = EntryKey(of);
+    let answer = if number & LIST == 0 {
+        let form = store.layers(key).into_iter().find(|(_, layers)| layers.contains(&number))?.0;
+        let mut bytes = Vec::new();
+        store.read(key, &form, number, &mut bytes).ok()?.then(|| postcard::to_stdvec(&Layer { form, bytes }))
+    } else {
+        let skipped = (number & !LIST) as usize * LISTED;
+        let entries: Vec<Entry> = store.entries(key, None, skipped + LISTED).ok()?.into_iter().skip(skipped).collect();
+        let held = |entry: Entry| Held { layers: store.layers(entry.key()), entry };
+        Some(postcard::to_stdvec(&entries.into_iter().map(held).collect::<Vec<_>>()))
+    };
+    answer?.ok()
+}
+
+/// What is known of the other nodes of a stage's.
+pub(super) struct Elsewhere {
+    others: Option<Box<dyn Others>>,
+    form: String,
+    /// By entry: what it is, and who has which of its layers.
+    known: BTreeMap<EntryKey, (Entry, BTreeMap<u32, usize>)>,
+}
+
+impl Elsewhere {
+    pub(super) fn new(others: Option<Box<dyn Others>>, form: &str) -> Self {
+        Self { others, form: form.to_owned(), known: BTreeMap::new() }
+    }
+
+    /// Asks everybody what they have under a root.
+    pub(super) fn look(&mut self, root: EntryKey) {
+        self.known.clear();
+        let Some(others) = &self.others else { return };
+        for other in 0..others.count() {
+            for part in 0..PARTS {
+                let answer = others.ask(other, Request { of: root.0, number: LIST | part });
+                let Some(held) = answer.and_then(|answer| postcard::from_bytes::<Vec<Held>>(&answer).ok()) else {
+                    break;
+                };
+                let is_last = held.len() < LISTED;
+                for Held { entry, layers } in held.into_iter().filter(|held| held.entry.root == root) {
+                    let layers =
+                        layers.into_iter().filter(|(form, _)| *form == self.form).flat_map(|(_, layers)| layers);
+                    let known = self.known.entry(entry.key()).or_insert_with(|| (entry, BTreeMap::new()));
+                    layers.for_each(|layer| drop(known.1.entry(layer).or_insert(other)));
+                }
+                if is_last {
+                    break;
+                }
+            }
+        }
+        debug!(entries = self.known.len(), "entries are kept by other nodes");
+    }
+
+    pub(super) fn has(&self, key: EntryKey, layer: u32) -> bool {
+        self.known.get(&key).is_some_and(|(_, layers)| layers.contains_key(&layer))
+    }
+
+    pub(super) fn entry(&self, key: EntryKey) -> Option<Entry> {
+        self.known.get(&key).map(|(entry, _)| entry.clone())
+    }
+
+    pub(super) fn span(&self, key: EntryKey) -> Option<Span> {
+        let (Entry { parent, start, .. }, end) =
+            self.known.get(&key).and_then(|(entry, _)| Some((entry, entry.end()?)))?;
+        Some(Span { parent: *parent, start: *start, end })
+    }
+
+    /// Entries with keys after this one, by key.
+    pub(super) fn entries(&self, after: Option<EntryKey>, limit: usize) -> Vec<(EntryKey, Entry)> {
+        let behind = self.known.iter().filter(|(key, _)| after.is_none_or(|after| **key > after));
+        behind.take(limit).map(|(key, (entry, _))| (*key, entry.clone())).collect()
+    }
+
+    /// The bytes of a layer, from who has it. Who turns out not to is not asked again.
+    pub(super) fn fetch(&mut self, key: EntryKey, layer: u32) -> Option<Vec<u8>> {
+        let (_, layers) = self.known.get_mut(&key)?;
+        let other = *layers.get(&layer)?;
+        let answer = self.others.as_ref().and_then(|others| others.ask(other, Request { of: key.0, number: layer }));
+        let found = answer.and_then(|answer| postcard::from_bytes::<Layer>(&answer).ok());
+        let found = found.filter(|found| found.form == self.form);
+        if found.is_none() {
+            layers.remove(&layer);
+        }
+        found.map(|found| found.bytes)
+    }
+
+    /// Forgets texts that begin with these tokens, as a store does.
+    pub(super) fn forget(&mut self, root: EntryKey, tokens: &[u32]) {
+        let entries: Vec<Entry> = self.known.values().map(|(entry, _)| entry.clone()).collect();
+        for key in paceline_tier::beginning_with(root, &entries, tokens) {
+            self.known.remove(&key);
+        }
+    }
+}
