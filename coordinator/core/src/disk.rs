@@ -282,6 +282,11 @@ impl Disk {
         forgets
     }
 
+    /// Whether stages have yet to forget something.
+    pub fn is_forgetting(&self) -> bool {
+        self.orders.values().any(|order| matches!(order.task, Task::Forget))
+    }
+
     /// How many of these tokens' first are on disk, where a session can go on from them.
     pub fn reach(&self, tokens: &[u32], most: usize) -> usize {
         self.path(tokens, most).map_or(0, |path| path.tokens())

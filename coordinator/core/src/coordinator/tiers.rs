@@ -121,9 +121,10 @@ impl Coordinator {
         Some(DiskStatus { counts: disk.counts(), entries: disk.catalog().len(), tiers: disk.tiers().to_vec() })
     }
 
-    /// Whether nothing waits to be kept on disks, or is on its way there.
+    /// Whether nothing waits to be kept on disks or forgotten there, or is on its way.
     pub fn has_kept(&self) -> bool {
-        self.unkept.is_empty() && self.disk.as_ref().is_none_or(|disk| disk.pinned().next().is_none())
+        let is_at_rest = |disk: &Disk| disk.pinned().next().is_none() && !disk.is_forgetting();
+        self.unkept.is_empty() && self.disk.as_ref().is_none_or(is_at_rest)
     }
 
     /// Has kept what there is, forgets what nobody waits for, and gives the orders. To be called when everything else of an
