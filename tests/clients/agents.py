@@ -105,10 +105,12 @@ opencode = {
 agent = {"user-agent": "opencode/1.0.0 ai-sdk/provider-utils/3.0.0 runtime/bun/1.3.0"}
 message, reason = same(opencode, agent)
 assert reason in ("stop", "tool_calls") and (message.get("content") or message.get("tool_calls")), message
-forced = {**opencode, "tool_choice": "required", "max_tokens": 300, "thinking_budget_tokens": 4}
+# What a tiny model writes into a free text has no end; here it has.
+short = function("bash", {"command": {"type": "string", "maxLength": 12}, "timeout": {"type": "integer", "minimum": 0, "maximum": 99}})
+forced = {**opencode, "tools": [short], "tool_choice": "required", "max_tokens": 300, "thinking_budget_tokens": 4}
 message, reason = same(forced, agent)
 call = message["tool_calls"][0]
-assert reason == "tool_calls" and call["function"]["name"] in ("bash", "edit"), message
+assert reason == "tool_calls" and call["function"]["name"] == "bash", message
 json.loads(call["function"]["arguments"])
 turn = [
     {"role": "assistant", "content": "", "reasoning_content": message.get("reasoning_content") or "", "tool_calls": [call]},
@@ -147,7 +149,7 @@ langchain = {
         {"role": "system", "content": "Answer from what you are told.", "name": "guide"},
         {"role": "user", "content": question, "name": "human"},
     ],
-    "tools": [function("Look Up".replace(" ", "_"), {"name": {"type": "string", "title": "Name"}}, title="Look_Up")],
+    "tools": [function("Look Up".replace(" ", "_"), {"name": {"type": "string", "title": "Name", "maxLength": 12}}, title="Look_Up")],
 }
 same(langchain)
 bound = {**langchain, "tool_choice": {"type": "function", "function": {"name": "Look_Up"}}, "max_completion_tokens": 200, "thinking_budget_tokens": 4}
