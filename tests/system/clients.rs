@@ -44,6 +44,12 @@ fn anthropic_python() {
     client("anthropic", "anthropic_messages.py");
 }
 
+/// Any package stands for none: the script needs Python alone.
+#[test]
+fn agents_and_gateways() {
+    client("json", "agents.py");
+}
+
 /// A thousand calls and a thousand spoilt bodies; the script makes more when it is run by hand.
 #[test]
 fn the_server_is_as_it_is_described() {

@@ -114,14 +114,15 @@ fn end(cluster: Cluster) -> TempDir {
 #[test]
 fn a_row_that_is_stopped_goes_on_from_its_disks_and_so_does_another_cut() {
     let model = mini16();
-    let options = Options { model: Some(&model), coordinator: &FLAGS, disks: true, ..Options::default() };
+    let flags = ["--sessions", "4", "--ctx", "8000"];
+    let options = Options { model: Some(&model), coordinator: &flags, disks: true, ..Options::default() };
     // One beginning of four periods, and an ending of each its own.
     let question = |ending: u32| {
         let prompt: Vec<u32> = (0..2048).map(|index| 5 + index * 7 % 300).chain((0..16).map(|_| 5 + ending)).collect();
         json!({"prompt": prompt, "max_tokens": 8, "temperature": 0, "return_token_ids": true})
     };
     let questions: [Value; 5] = std::array::from_fn(|ending| question(ending as u32));
-    let server = Server::start(&[&[model.to_str().expect("UTF-8")], &FLAGS[..]].concat());
+    let server = Server::start(&[&[model.to_str().expect("UTF-8")], &flags[..]].concat());
     let cold = questions.each_ref().map(|body| ask(&server, body).json()["choices"].clone());
     drop(server);
     let cluster = Cluster::start(2, &options);
