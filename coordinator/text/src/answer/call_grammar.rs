@@ -118,9 +118,10 @@ fn parameters(index: usize, schema: &Value) -> (String, String) {
         uses += &format!("{rule}{optional} ");
         let head = quoted(&format!("<parameter={name}>\n"));
         match value(property, schema) {
-            Written::Text => {
+            Written::Text(expressions) => {
                 rules += &format!("{rule}: {head} text_{index}_{place}\n");
-                rules += &format!("text_{index}_{place}[suffix=\"\\n</parameter>\\n\"]: /(?s:.*)/\n");
+                rules += &format!("text_{index}_{place}[suffix=\"\\n</parameter>\\n\"]: TEXT_{index}_{place}\n");
+                rules += &format!("TEXT_{index}_{place}: {}\n", expressions.join(" & "));
             }
             Written::Choice(choices) => rules += &format!("{rule}: {head} ({choices}) \"\\n</parameter>\\n\"\n"),
             Written::Json(schema) => {
@@ -134,8 +135,8 @@ fn parameters(index: usize, schema: &Value) -> (String, String) {
 
 /// How a parameter is written.
 enum Written {
-    /// As it is.
-    Text,
+    /// As it is; all of these expressions match it.
+    Text(Vec<String>),
     /// One of these, as alternatives of a rule.
     Choice(String),
     /// As JSON of this schema.
@@ -157,8 +158,11 @@ fn value(property: &Value, root: &Value) -> Written {
         _ => Vec::new(),
     };
     let may_be_text = type_names.is_empty() && property.get("$ref").is_none() && property.get("const").is_none();
+    if let Some(text) = property["const"].as_str() {
+        return Written::Choice(quoted(text));
+    }
     if may_be_text || type_names.contains(&"string") {
-        return Written::Text;
+        return Written::Text(expressions(property));
     }
     let mut schema = property.clone();
     if let Some(fields) = schema.as_object_mut() {
@@ -169,6 +173,28 @@ fn value(property: &Value, root: &Value) -> Written {
         }
     }
     Written::Json(schema)
+}
+
+/// What a text must match: its length, in characters, and its pattern, which may be anywhere in it unless it says where.
+fn expressions(property: &Value) -> Vec<String> {
+    let [least, most] = ["minLength", "maxLength"].map(|name| property[name].as_u64());
+    let length = match (least, most) {
+        (None, None) => "/(?s:.*)/".to_owned(),
+        (least, most) => {
+            let most = most.map_or_else(String::new, |most| most.to_string());
+            format!("/(?s:.{{{},{most}}})/", least.unwrap_or(0))
+        }
+    };
+    let pattern = property["pattern"].as_str().map(|pattern| {
+        let (front, pattern) = pattern.strip_prefix('^').map_or(("(?s:.*)", pattern), |rest| ("", rest));
+        let ends = |text: &str| text.len() - text.trim_end_matches('\\').len();
+        let (pattern, back) = match pattern.strip_suffix('$') {
+            Some(rest) if ends(rest) % 2 == 0 => (rest, ""),
+            _ => (pattern, "(?s:.*)"),
+        };
+        format!("/{front}({}){back}/", pattern.replace('/', "\\/").replace("\\\\/", "\\/"))
+    });
+    std::iter::once(length).chain(pattern).collect()
 }
 
 #[cfg(test)]
@@ -219,7 +245,10 @@ mod tests {
 
     /// Whether the answer is possible to its end, and complete there.
     fn allows(template: &str, rule: CallRule, text: &str) -> bool {
-        let (tokenizer, mut follower) = follower(template, rule, None);
+        is_possible(follower(template, rule, None), text)
+    }
+
+    fn is_possible((tokenizer, mut follower): (Arc<Tokenizer>, Follower), text: &str) -> bool {
         for token in tokenizer.encode(text, Special::Parse, false) {
             if !follower.allowed().unwrap().has(token) {
                 return false;
@@ -262,6 +291,34 @@ mod tests {
         ));
         let time = "<tool_call>\n<function=time>\n<parameter=zone>\nCET\n</parameter>\n</function>\n</tool_call>";
         assert!(allows(QWEN, CallRule::One, time));
+    }
+
+    #[test]
+    fn texts_have_the_length_and_the_pattern_of_their_schema() {
+        let cases: [(Value, &str, &[&str]); 6] = [
+            (json!({"type": "string", "maxLength": 3}), "a\u{fc}c", &["abcd"]),
+            (json!({"type": "string", "minLength": 2}), "ab\ncd", &["a"]),
+            (json!({"type": "string", "pattern": "^[0-9]+/[0-9]+$", "maxLength": 5}), "1/234", &["1/2345", "x", "12"]),
+            (json!({"type": "string", "pattern": "b"}), "abc", &["ac"]),
+            (json!({"type": "string", "pattern": "^5\\$"}), "5$ a day", &["5"]),
+            (json!({"const": "x"}), "x", &["y"]),
+        ];
+        for (property, right, wrong) in cases {
+            let schema = json!({"type": "object", "properties": {"v": property}, "required": ["v"]});
+            let tools = [Callable { name: "f", parameters: Some(&schema) }];
+            let possible = |text: &str| {
+                let tokenizer = tokenizer();
+                let format = AnswerFormat::detect(QWEN, &tokenizer);
+                let grammar = format.call_grammar(&tokenizer, &tools, CallRule::One, None).unwrap();
+                let follower = tokenizer.speller().unwrap().follow(&Grammar::lark(&grammar).unwrap());
+                let call = format!(
+                    "<tool_call>\n<function=f>\n<parameter=v>\n{text}\n</parameter>\n</function>\n</tool_call>"
+                );
+                is_possible((tokenizer, follower.expect(&grammar)), &call)
+            };
+            assert!(possible(right), "{property}: {right}");
+            wrong.iter().for_each(|wrong| assert!(!possible(wrong), "{property}: {wrong}"));
+        }
     }
 
     #[test]
