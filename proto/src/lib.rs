@@ -24,4 +24,6 @@ pub use step::{
     Chunk, ChunkInput, ChunkResult, Drafted, Logprobs, Operation, Outcome, Reused, SampledToken, StageTime, Step,
     StepDone, TokenLogprob, Verified, Verify, Wanted,
 };
-pub use tiers::{KeptEntry, Ticket, TierAnswer, TierCounts, TierOrder, TierOutcome, TierRefusal, TierTask};
+pub use tiers::{
+    HeldEntry, HeldLayer, KeptEntry, Ticket, TierAnswer, TierCounts, TierOrder, TierOutcome, TierRefusal, TierTask,
+};

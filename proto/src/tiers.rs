@@ -159,6 +159,54 @@ pub struct TierCounts {
     pub skipped: u64,
 }
 
+/// What a node has of an entry, for other nodes.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct HeldEntry {
+    /// Which.
+    pub entry: Entry,
+    /// By form, which layers.
+    pub layers: Vec<(String, Vec<u32>)>,
+}
+
+impl HeldEntry {
+    /// Some of them as bytes.
+    pub fn encode(held: &[Self]) -> Vec<u8> {
+        postcard::to_stdvec(held).expect("entries hold nothing that cannot be written")
+    }
+
+    /// Reads some of them.
+    ///
+    /// # Errors
+    /// [`Error::Tier`]; bytes from outside never panic.
+    pub fn decode(bytes: &[u8]) -> Result<Vec<Self>> {
+        decode(bytes)
+    }
+}
+
+/// A layer of an entry, for another node.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct HeldLayer {
+    /// How its bytes are to be understood.
+    pub form: String,
+    /// What a stage remembers there.
+    pub bytes: Vec<u8>,
+}
+
+impl HeldLayer {
+    /// The layer as bytes.
+    pub fn encode(&self) -> Vec<u8> {
+        postcard::to_stdvec(self).expect("layers hold nothing that cannot be written")
+    }
+
+    /// Reads a layer.
+    ///
+    /// # Errors
+    /// [`Error::Tier`]; bytes from outside never panic.
+    pub fn decode(bytes: &[u8]) -> Result<Self> {
+        decode(bytes)
+    }
+}
+
 impl TierOrder {
     /// The order as bytes.
     pub fn encode(&self) -> Vec<u8> {

@@ -7,7 +7,7 @@
 use std::sync::{Arc, Mutex, PoisonError};
 
 use paceline_compute::LoadedStage;
-use paceline_compute::device::{ChunkRows, StepInputs};
+use paceline_compute::device::{ChunkRows, MemoryUse, StepInputs};
 use paceline_grammar::Speller;
 use paceline_proto::{
     Chunk, ChunkInput, ChunkResult, Epoch, Frame, Operation, Payload, Step, StepDone, StepId, Wanted,

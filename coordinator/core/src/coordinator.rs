@@ -22,6 +22,7 @@ mod overdue;
 mod pace;
 mod positions;
 mod restoring;
+mod results;
 mod running;
 mod speculation;
 mod status;
@@ -56,7 +57,7 @@ use admission::Waiting;
 use compose::InFlight;
 use pace::Pace;
 use running::Running;
-use speculation::{Probes, tokens_in};
+use speculation::Probes;
 use switching::Hold;
 
 /// What the coordinator is told.
@@ -412,55 +413,6 @@ impl Coordinator {
             Ok(Some(held)) => self.deliver(session, held, now, actions),
             Err(misuse) => self.lose(session, misuse.into(), actions),
         }
-    }
-
-    fn done(&mut self, done: StepDone, now: Duration, actions: &mut Vec<Action>) {
-        let known = done.epoch == self.epoch && self.steps.iter().any(|step| step.id == done.step);
-        if !known {
-            self.counts.ignored_results += 1;
-            return;
-        }
-        let step = self.steps.pop_front().expect("a known step is in flight");
-        self.moved = now;
-        if step.id != done.step {
-            return self.fail(Loss::Missing { missing: step.id, came: done.step }, now, actions);
-        }
-        if !step.fits(&done.results, |session| self.running.contains_key(&session)) {
-            return self.fail(Loss::Results { step: step.id }, now, actions);
-        }
-        self.pace.observe(step.prefill_rows, step.decode_rows, &done.times);
-        self.pace.observe_round(step.alone_since.filter(|_| step.prefill_rows == 0), now, &done.times);
-        self.counts.count_times(self.limits.stages, &done.times);
-        let tokens = done.results.iter().map(|result| tokens_in(&result.outcome)).sum();
-        self.proposing.observe(now, self.in_decode(), tokens, step.prefill_rows == 0);
-        for (chunk, result) in step.chunks.into_iter().zip(done.results) {
-            let session = chunk.session;
-            if let Some(running) = self.running.get_mut(&session) {
-                self.counts.speculation.count(&chunk, &result.outcome);
-                let came = running.came_back(step.id, &chunk, result.outcome);
-                self.learn(session);
-                if let Some(came) = came {
-                    self.deliver(session, came, now, actions);
-                }
-            } else if let Some(mut running) = self.lingering.remove(&session) {
-                running.came_back(step.id, &chunk, result.outcome);
-                self.closes.push(Operation::Close { session });
-                self.shelve(running);
-            }
-        }
-    }
-
-    fn deliver(&mut self, session: SessionId, came: running::Came, now: Duration, actions: &mut Vec<Action>) {
-        match came.outcome {
-            Outcome::Failed(reason) => return self.lose(session, Loss::Session { reason }, actions),
-            Outcome::Sampled(_) | Outcome::Verified(_) => {
-                self.running.get_mut(&session).expect("outcomes belong to running sessions").expect_answer(now);
-                self.unanswered.insert((now, session));
-            }
-            _ => {}
-        }
-        let running::Came { outcome, position, drafts } = came;
-        actions.push(Action::Outcome { session, outcome, position, drafts });
     }
 
     fn leave(&mut self, session: SessionId, actions: &mut Vec<Action>) {

@@ -6,9 +6,8 @@
 
 use std::collections::BTreeMap;
 
-use paceline_proto::{Entry, EntryKey};
+use paceline_proto::{Entry, EntryKey, HeldEntry, HeldLayer};
 use paceline_tier::{Span, Store};
-use serde::{Deserialize, Serialize};
 use tracing::debug;
 
 /// Marks the number of a part of a list; other numbers are layers.
@@ -37,35 +36,18 @@ pub trait Others: Send + Sync {
     fn ask(&self, other: usize, request: Request) -> Option<Vec<u8>>;
 }
 
-/// What a node has of an entry.
-#[derive(Debug, Serialize, Deserialize)]
-struct Held {
-    entry: Entry,
-    /// By form, which layers.
-    layers: Vec<(String, Vec<u32>)>,
-}
-
-/// A layer of an entry.
-#[derive(Debug, Serialize, Deserialize)]
-struct Layer {
-    form: String,
-    bytes: Vec<u8>,
-}
-
 /// The other side of a [`Request`].
 pub(super) fn give(store: &mut Store, Request { of, number }: Request) -> Option<Vec<u8>> {
     let key = EntryKey(of);
-    let answer = if number & LIST == 0 {
-        let form = store.layers(key).into_iter().find(|(_, layers)| layers.contains(&number))?.0;
-        let mut bytes = Vec::new();
-        store.read(key, &form, number, &mut bytes).ok()?.then(|| postcard::to_stdvec(&Layer { form, bytes }))
-    } else {
+    if number & LIST != 0 {
         let skipped = (number & !LIST) as usize * LISTED;
-        let entries: Vec<Entry> = store.entries(key, None, skipped + LISTED).ok()?.into_iter().skip(skipped).collect();
-        let held = |entry: Entry| Held { layers: store.layers(entry.key()), entry };
-        Some(postcard::to_stdvec(&entries.into_iter().map(held).collect::<Vec<_>>()))
-    };
-    answer?.ok()
+        let entries = store.entries(key, None, skipped + LISTED).ok()?.into_iter().skip(skipped);
+        let held = |entry: Entry| HeldEntry { layers: store.layers(entry.key()), entry };
+        return Some(HeldEntry::encode(&entries.map(held).collect::<Vec<_>>()));
+    }
+    let form = store.layers(key).into_iter().find(|(_, layers)| layers.contains(&number))?.0;
+    let mut bytes = Vec::new();
+    store.read(key, &form, number, &mut bytes).ok()?.then(|| HeldLayer { form, bytes }.encode())
 }
 
 /// What is known of the other nodes of a stage's.
@@ -88,15 +70,17 @@ impl Elsewhere {
         for other in 0..others.count() {
             for part in 0..PARTS {
                 let answer = others.ask(other, Request { of: root.0, number: LIST | part });
-                let Some(held) = answer.and_then(|answer| postcard::from_bytes::<Vec<Held>>(&answer).ok()) else {
+                let Some(held) = answer.and_then(|answer| HeldEntry::decode(&answer).ok()) else {
                     break;
                 };
                 let is_last = held.len() < LISTED;
-                for Held { entry, layers } in held.into_iter().filter(|held| held.entry.root == root) {
+                for HeldEntry { entry, layers } in held.into_iter().filter(|held| held.entry.root == root) {
                     let layers =
                         layers.into_iter().filter(|(form, _)| *form == self.form).flat_map(|(_, layers)| layers);
                     let known = self.known.entry(entry.key()).or_insert_with(|| (entry, BTreeMap::new()));
-                    layers.for_each(|layer| drop(known.1.entry(layer).or_insert(other)));
+                    for layer in layers {
+                        known.1.entry(layer).or_insert(other);
+                    }
                 }
                 if is_last {
                     break;
@@ -131,7 +115,7 @@ impl Elsewhere {
         let (_, layers) = self.known.get_mut(&key)?;
         let other = *layers.get(&layer)?;
         let answer = self.others.as_ref().and_then(|others| others.ask(other, Request { of: key.0, number: layer }));
-        let found = answer.and_then(|answer| postcard::from_bytes::<Layer>(&answer).ok());
+        let found = answer.and_then(|answer| HeldLayer::decode(&answer).ok());
         let found = found.filter(|found| found.form == self.form);
         if found.is_none() {
             layers.remove(&layer);

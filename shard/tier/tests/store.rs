@@ -167,7 +167,8 @@ fn a_text_is_forgotten_with_all_that_goes_on_from_it() {
     };
     let all = [(1, 0), (1, 1), (1, 2), (1, 3), (2, 2), (3, 2), (3, 3)];
     // Where it ends: with an entry, inside one, at the end of all; in front of everything, and where nothing is.
-    let cases: [(Vec<u32>, &[(u32, u32)]); 6] = [
+    type Case<'a> = (Vec<u32>, &'a [(u32, u32)]);
+    let cases: [Case<'_>; 6] = [
         (whole(1, 2), &[(1, 0), (1, 1), (2, 2), (3, 2), (3, 3)]),
         (whole(3, 3)[..10].to_vec(), &[(1, 0), (1, 1), (1, 2), (1, 3), (2, 2)]),
         (whole(1, 3), &[(1, 0), (1, 1), (2, 2), (3, 2), (3, 3)]),

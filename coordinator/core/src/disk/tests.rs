@@ -280,7 +280,7 @@ fn a_text_is_forgotten_by_all_stages() {
     world.take();
     world.carry_out_all();
     assert_eq!((world.disk.reach(&tokens, 99), world.disk.catalog().len()), (0, 0));
-    assert!(world.stages.iter().all(|stage| stage.is_empty()));
+    assert!(world.stages.iter().all(Stage::is_empty));
     world.keep_up_to(&tokens, &[30]);
     let given = (0..2 * FORGETTING).filter(|_| world.disk.forget(&tokens)).count();
     assert_eq!(given, FORGETTING, "orders are bounded");
