@@ -47,7 +47,7 @@ pub use speculation::SpeculationCounts;
 pub use status::{Accounts, CacheCounts, DiskStatus, StageTotals, Status};
 
 use crate::disk::Disk;
-use crate::drafts::{Draft, Proposals, Proposing};
+use crate::drafts::{Draft, Proposals, Trials};
 use crate::limits::Limits;
 use crate::pages::PagePool;
 use crate::prefix::PrefixIndex;
@@ -304,7 +304,7 @@ pub struct Coordinator {
     moved: Duration,
     pace: Pace,
     probes: Probes,
-    proposing: Proposing,
+    trials: Trials,
     hold: Hold,
     /// Why nothing can run until a new placement is in force.
     broken: Option<Loss>,
@@ -337,7 +337,7 @@ impl Coordinator {
             moved: Duration::ZERO,
             pace: Pace::default(),
             probes: Probes::default(),
-            proposing: Proposing::default(),
+            trials: Trials::default(),
             hold: Hold::No,
             broken: None,
             counts: status::Counts::default(),

@@ -5,20 +5,20 @@
 //! which made some after it sampled; [`Drafter`] says which are the better ones and learns from what really followed.
 //! They go with the session's wish to the coordinator. It knows what a step of so many rows takes ([`widths`]) and who
 //! else is in it, and runs as many of them as make the most tokens in the time ([`allot`]): none, where they do not pay.
-//! Whether the tail is asked for any is tried out ([`Proposing`]).
+//! Whether that is really so, and whether the tail is to be asked for any, is tried out ([`Trials`]).
 //! The tail samples row after row and stops where it disagrees, so drafts never change a text.
 
 mod allot;
 mod chances;
 mod drafter;
 pub mod lookup;
-mod proposing;
+mod trials;
 mod widths;
 
 pub use allot::allot;
 pub use chances::Chances;
 pub use drafter::{DraftSettings, Drafter};
-pub use proposing::Proposing;
+pub use trials::{Brought, Trials, Way};
 pub use widths::Widths;
 
 /// Drafts in one chunk at most, whatever is asked for: a chunk of so many more rows is no longer bound by reading

@@ -25,6 +25,7 @@ use paceline_proto::{Chunk, ChunkResult, Operation, Outcome, SessionId, Step, St
 use super::running::{Bounds, Readiness};
 use super::switching::Hold;
 use super::{Action, Coordinator};
+use crate::drafts::Way;
 use crate::limits::{LEAST_PART_ROWS, LEAST_PREFILL_ROWS, PARTS_PER_STAGE};
 
 /// A step on its way.
@@ -194,7 +195,7 @@ impl Coordinator {
     fn add_decode(&mut self, making: &mut Making, sessions: &[SessionId], most: usize) {
         let sessions = &sessions[..sessions.len().min(most)];
         let drafts = self.allot_drafts(sessions, making);
-        if !self.proposing.asks(self.in_decode()) {
+        if self.trials.way(self.in_decode()) < Way::Asking {
             for session in sessions {
                 self.running.get_mut(session).expect("ready sessions run").speculation.ask_nothing();
             }

@@ -2,12 +2,14 @@
 
 use std::time::Duration;
 
-use paceline_proto::{Operation, Outcome, SessionId, StepDone};
+use paceline_proto::{Operation, Outcome, SessionId, StepDone, Verify, Wanted};
 
+use super::compose::{InFlight, Sent};
 use super::loss::Loss;
 use super::running::Came;
 use super::speculation::tokens_in;
 use super::{Action, Coordinator};
+use crate::drafts::Brought;
 
 impl Coordinator {
     /// A step is back.
@@ -28,8 +30,7 @@ impl Coordinator {
         self.pace.observe(step.prefill_rows, step.decode_rows, &done.times);
         self.pace.observe_round(step.alone_since.filter(|_| step.prefill_rows == 0), now, &done.times);
         self.counts.count_times(self.limits.stages, &done.times);
-        let tokens = done.results.iter().map(|result| tokens_in(&result.outcome)).sum();
-        self.proposing.observe(now, self.in_decode(), tokens, step.prefill_rows == 0);
+        self.trials.observe(now, self.brought(&step, &done));
         for (chunk, result) in step.chunks.into_iter().zip(done.results) {
             let session = chunk.session;
             if let Some(running) = self.running.get_mut(&session) {
@@ -44,6 +45,17 @@ impl Coordinator {
                 self.closes.push(Operation::Close { session });
                 self.shelve(running);
             }
+        }
+    }
+
+    fn brought(&self, step: &InFlight, done: &StepDone) -> Brought {
+        let asks = |chunk: &Sent| matches!(chunk.wanted, Wanted::Verify(Verify { propose: 1.., .. }));
+        Brought {
+            sessions: self.in_decode(),
+            tokens: done.results.iter().map(|result| tokens_in(&result.outcome)).sum(),
+            decodes: step.prefill_rows == 0,
+            drafted: step.chunks.iter().any(|chunk| !chunk.drafts.is_empty()),
+            asked: step.chunks.iter().any(asks),
         }
     }
 

@@ -16,7 +16,7 @@ use paceline_proto::{Chunk, ChunkInput, Outcome, SessionId, Verified, Verify, Wa
 use super::compose::{InFlight, Making, Sent};
 use super::running::{Bounds, Running};
 use super::{Coordinator, Input, Wish};
-use crate::drafts::{Draft, Proposals, allot, expected};
+use crate::drafts::{Draft, Proposals, Way, allot, expected};
 
 /// So many steps of one kind before one of the other.
 const PROBE: u32 = 64;
@@ -155,14 +155,18 @@ impl Coordinator {
         let room = making.rows_left.min(making.wanted_left).saturating_sub(sessions.len());
         let offers = self.offers(sessions);
         let best = offers.iter().map(|offer| expected(offer)).fold(0.0, f64::max);
-        if offers.iter().all(|offer| offer.is_empty()) || room == 0 {
+        let offered: usize = offers.iter().map(|offer| offer.len()).sum();
+        if offered == 0 || room == 0 {
+            return plain;
+        }
+        if self.trials.way(self.in_decode()) == Way::Plain {
+            self.counts.speculation.declined += offered as u64;
             return plain;
         }
         let time = |rows: usize| self.pace.period(rows, self.groups_busy(), self.hides(rows - sessions.len()));
         let others = self.decoding().saturating_sub(sessions.len());
         let mut allotted = allot(&offers, others, room, time);
         let probe = allot(&offers, 0, room.min(PROBE_DRAFTS), |_| self.pace.period(1, 1, false));
-        let offered: usize = offers.iter().map(|offer| offer.len()).sum();
         let Probes { plain: plain_steps, drafted } = &mut self.probes;
         if allotted.iter().all(|drafts| *drafts == 0) {
             *drafted = 0;
@@ -214,9 +218,13 @@ impl Coordinator {
     pub(super) fn would_draft(&mut self, sessions: &[SessionId]) -> bool {
         let verifies = |step: &InFlight| step.chunks.iter().any(|chunk| matches!(chunk.wanted, Wanted::Verify(_)));
         let proposes = |session: &SessionId| self.running[session].speculation.proposes;
-        let asks = self.proposing.asks(self.in_decode()) && sessions.iter().any(proposes);
+        let way = self.trials.way(self.in_decode());
+        let asks = way == Way::Asking && sessions.iter().any(proposes);
         if asks || self.steps.iter().any(verifies) {
             return true;
+        }
+        if way == Way::Plain {
+            return false;
         }
         let offers = self.offers(sessions);
         let best = offers.iter().map(|offer| expected(offer)).fold(0.0, f64::max);

@@ -13,7 +13,7 @@ use paceline_proto::{Epoch, PageId, Slot};
 use super::pace::Pace;
 use super::running::Running;
 use super::{Action, Coordinator};
-use crate::drafts::Proposing;
+use crate::drafts::Trials;
 use crate::limits::Limits;
 
 /// Whether steps are held back.
@@ -83,7 +83,7 @@ impl Coordinator {
         self.begin_disk(now);
         // Other stages, other times.
         self.pace = Pace::default();
-        self.proposing = Proposing::default();
+        self.trials = Trials::default();
         self.counts.stages.clear();
         self.cut_queue(actions);
     }
