@@ -5,6 +5,7 @@
 //! depend on besides the layer and the device: the model, settings, all tokens before, its own tokens, and where the
 //! prefix was divided into entries.
 
+use std::collections::HashSet;
 use std::fmt;
 
 use serde::{Deserialize, Serialize};
@@ -109,6 +110,34 @@ impl Entry {
         let sound = count > 0 && self.tokens.len() <= ENTRY_TOKENS && (self.start == 0) == (self.parent == self.root);
         self.start.checked_add(count).filter(|_| sound)
     }
+}
+
+/// Which entries are of texts that begin with these tokens, or are followed by none but these.
+pub fn beginning_with(root: EntryKey, entries: &[Entry], tokens: &[u32]) -> Vec<EntryKey> {
+    let mut in_order: Vec<(EntryKey, &Entry)> = entries.iter().map(|entry| (entry.key(), entry)).collect();
+    // A parent comes before its children.
+    in_order.sort_by_key(|(_, entry)| entry.start);
+    // Entries that end inside the text, that part from it, and that go on from it.
+    let (mut inside, mut parted, mut going) = (HashSet::from([root]), HashSet::new(), HashSet::new());
+    for (key, entry) in &in_order {
+        let ahead = tokens.get(entry.start as usize..).unwrap_or_default();
+        let common = ahead.len().min(entry.tokens.len());
+        let follows = inside.contains(&entry.parent);
+        let place = match (follows && ahead[..common] != entry.tokens[..common], follows && common < ahead.len()) {
+            (true, _) => &mut parted,
+            (false, true) => &mut inside,
+            (false, false) if parted.contains(&entry.parent) => &mut parted,
+            (false, false) => &mut going,
+        };
+        place.insert(*key);
+    }
+    for (key, _) in in_order.iter().rev().filter(|(key, _)| inside.contains(key)) {
+        let mut followers = in_order.iter().filter(|(_, entry)| entry.parent == *key).peekable();
+        if followers.peek().is_some() && followers.all(|(follower, _)| going.contains(follower)) {
+            going.insert(*key);
+        }
+    }
+    going.into_iter().collect()
 }
 
 #[cfg(test)]

@@ -6,6 +6,7 @@
 
 use std::collections::BTreeMap;
 
+use paceline_proto::entries::beginning_with;
 use paceline_proto::{Entry, EntryKey, HeldEntry, HeldLayer};
 use paceline_tier::{Span, Store};
 use tracing::debug;
@@ -126,7 +127,7 @@ impl Elsewhere {
     /// Forgets texts that begin with these tokens, as a store does.
     pub(super) fn forget(&mut self, root: EntryKey, tokens: &[u32]) {
         let entries: Vec<Entry> = self.known.values().map(|(entry, _)| entry.clone()).collect();
-        for key in paceline_tier::beginning_with(root, &entries, tokens) {
+        for key in beginning_with(root, &entries, tokens) {
             self.known.remove(&key);
         }
     }

@@ -16,4 +16,4 @@ mod ledger;
 mod store;
 
 pub use error::{Error, Result};
-pub use store::{Counts, Part, Put, Span, Store, beginning_with};
+pub use store::{Counts, Part, Put, Span, Store};

@@ -1,8 +1,9 @@
 //! The store: entries in, entries out.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 
+use paceline_proto::entries::beginning_with;
 use paceline_proto::{Entry, EntryKey};
 use tracing::{info, warn};
 
@@ -298,34 +299,6 @@ impl Store {
         batches.for_each(|batch| self.files.remove(batch.file));
         Ok(())
     }
-}
-
-/// Which entries are of texts that begin with these tokens, or are followed by none but these.
-pub fn beginning_with(root: EntryKey, entries: &[Entry], tokens: &[u32]) -> Vec<EntryKey> {
-    let mut in_order: Vec<(EntryKey, &Entry)> = entries.iter().map(|entry| (entry.key(), entry)).collect();
-    // A parent comes before its children.
-    in_order.sort_by_key(|(_, entry)| entry.start);
-    // Entries that end inside the text, that part from it, and that go on from it.
-    let (mut inside, mut parted, mut going) = (HashSet::from([root]), HashSet::new(), HashSet::new());
-    for (key, entry) in &in_order {
-        let ahead = tokens.get(entry.start as usize..).unwrap_or_default();
-        let common = ahead.len().min(entry.tokens.len());
-        let follows = inside.contains(&entry.parent);
-        let place = match (follows && ahead[..common] != entry.tokens[..common], follows && common < ahead.len()) {
-            (true, _) => &mut parted,
-            (false, true) => &mut inside,
-            (false, false) if parted.contains(&entry.parent) => &mut parted,
-            (false, false) => &mut going,
-        };
-        place.insert(*key);
-    }
-    for (key, _) in in_order.iter().rev().filter(|(key, _)| inside.contains(key)) {
-        let mut followers = in_order.iter().filter(|(_, entry)| entry.parent == *key).peekable();
-        if followers.peek().is_some() && followers.all(|(follower, _)| going.contains(follower)) {
-            going.insert(*key);
-        }
-    }
-    going.into_iter().collect()
 }
 
 /// Are the files of a record there, with the lengths that they must have?

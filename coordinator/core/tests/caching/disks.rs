@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use paceline_core::invariants::{SymbolicMemory, SymbolicStage};
+use paceline_proto::entries::beginning_with;
 use paceline_proto::{
     Entry, EntryKey, KeptEntry, Ticket, TierAnswer, TierCounts, TierOrder, TierOutcome, TierRefusal, TierTask,
 };
@@ -96,10 +97,11 @@ impl Disks {
                 let entries = self.stages[stage].len() as u64;
                 TierOutcome::Counted(TierCounts { entries, ..TierCounts::default() })
             }
-            // That more is forgotten than was asked harms nobody.
-            TierTask::Forget { .. } => {
-                let all = std::mem::take(&mut self.stages[stage]);
-                TierOutcome::Forgotten(all.into_keys().collect())
+            TierTask::Forget { root, tokens } => {
+                let entries: Vec<_> = self.stages[stage].values().map(|kept| kept.entry.clone()).collect();
+                let keys = beginning_with(root, &entries, &tokens);
+                keys.iter().for_each(|key| drop(self.stages[stage].remove(key)));
+                TierOutcome::Forgotten(keys)
             }
             TierTask::Drop => unreachable!("it is done at once"),
         };
