@@ -3,8 +3,11 @@
 //! What must not matter: into how many stages the model is cut, in what chunks a prompt is read, with how many threads
 //! and which kernels, and what else is in the same steps. For f16 every pair of choices is run, for each other type of
 //! keys and values fewer, with `--full` every combination of all types. Each type is compared with its own first way.
-//! Then answers from the cache are compared with cold ones (see [`warm`]).
+//! Then answers from the cache are compared with cold ones (see [`warm`]), and answers with drafts with those without
+//! (see [`drafts`]).
 
+mod drafts;
+mod service;
 mod warm;
 
 use std::fmt;
@@ -41,6 +44,10 @@ struct Report {
     warm: Vec<warm::Warm>,
     /// Types whose answers from the cache time was too short for.
     warm_left_out: usize,
+    /// Answers with drafts.
+    drafted: Vec<drafts::Drafted>,
+    /// Types whose answers with drafts time was too short for.
+    drafted_left_out: usize,
     seconds: f64,
 }
 
@@ -95,6 +102,15 @@ pub(crate) fn selfcheck(arguments: &SelfcheckArgs) -> Result<()> {
             warm.push(warm::check(&subject.model, arguments, *kind, &subject.text)?);
         }
     }
+    let (mut drafted, mut drafted_left_out) = (Vec::new(), 0);
+    // Drafts have nothing to do with how keys and values are stored: one type tells, but for a full check.
+    for (kind, _) in plan.iter().take(if arguments.full { plan.len() } else { 1 }) {
+        if clock.is_over() {
+            drafted_left_out += 1;
+        } else {
+            drafted.extend(drafts::check(&subject.model, arguments, *kind, &subject.text)?);
+        }
+    }
     let report = Report {
         model: model::name(&arguments.model),
         tokens: subject.text.len(),
@@ -102,11 +118,14 @@ pub(crate) fn selfcheck(arguments: &SelfcheckArgs) -> Result<()> {
         types,
         warm_left_out: plan.len() - warm.len(),
         warm,
+        drafted,
+        drafted_left_out,
         seconds: begun.elapsed().as_secs_f64(),
     };
     tell(&report, arguments.json)?;
     let ways: usize = report.types.iter().map(|checked| checked.differences.len()).sum();
-    let differ = ways + report.warm.iter().map(|warm| warm.differences.len()).sum::<usize>();
+    let warm = report.warm.iter().map(|warm| warm.differences.len()).sum::<usize>();
+    let differ = ways + warm + report.drafted.iter().map(|drafted| drafted.differences.len()).sum::<usize>();
     if differ > 0 {
         bail!("{differ} runs gave other bits; please report this with the table above");
     }
@@ -216,7 +235,7 @@ impl Clock {
 
 impl fmt::Display for Report {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { model, tokens, generated, types, warm, warm_left_out, seconds } = self;
+        let Self { model, tokens, generated, types, warm, warm_left_out, drafted, drafted_left_out, seconds } = self;
         writeln!(
             f,
             "{model}: {tokens} tokens read and {generated} generated, every logit compared, in {seconds:.0} s"
@@ -238,7 +257,18 @@ impl fmt::Display for Report {
         for (kind, difference) in warm.iter().flat_map(warm::Warm::told) {
             writeln!(f, "{kind}, from the cache, {difference}")?;
         }
-        if *warm_left_out > 0 || types.iter().any(|checked| checked.left_out > 0) {
+        writeln!(
+            f,
+            "\n{:<8} {:<8} {:>6} {:>8} {:>14} {:>7}",
+            "kv type", "drafts", "shards", "answers", "right", "differ"
+        )?;
+        for drafted in drafted {
+            writeln!(f, "{drafted}")?;
+        }
+        for (kind, source, difference) in drafted.iter().flat_map(drafts::Drafted::told) {
+            writeln!(f, "{kind}, with drafts of {source}, {difference}")?;
+        }
+        if *warm_left_out + *drafted_left_out > 0 || types.iter().any(|checked| checked.left_out > 0) {
             writeln!(f, "time was up before all ways were run: give more --minutes, or --full for every combination")?;
         }
         Ok(())

@@ -170,10 +170,10 @@ assert len(code["code"]) == 4 and code["code"].isdigit() and code["owner"] in ("
 same({**structured, "response_format": {"type": "json_object"}, "messages": [{"role": "user", "content": f"{question} Answer in JSON."}]})
 
 # Gateways (LiteLLM, new-api, OpenRouter) rewrite what passes through them: fields of other providers, of their own and of
-# none, numbers as floats, empty lists, nulls wherever something could be.
+# none, empty lists, nulls wherever something could be.
 gateway = {
     **{name: None for name in ["tools", "tool_choice", "functions", "function_call", "response_format", "logit_bias", "reasoning_effort", "modalities", "audio", "prediction"]},
-    "model": model, "max_tokens": 24.0, "temperature": 0, "stop": [], "metadata": {"trace": "1"}, "store": False, "service_tier": "auto", "safety_identifier": "x",
+    "model": model, "max_tokens": 24, "temperature": 0, "stop": [], "metadata": {"trace": "1"}, "store": False, "service_tier": "auto", "safety_identifier": "x",
     "litellm_params": {"x": 1}, "extra_body": {}, "provider": {"order": ["a"]}, "route": "fallback", "transforms": [], "usage": {"include": True}, "top_k": 0, "thinking": {"type": "disabled"},
     "messages": [
         {"role": "user", "content": [{"type": "text", "text": question, "cache_control": {"type": "ephemeral"}}], "provider_specific_fields": {}, "annotations": []},

@@ -132,6 +132,73 @@ impl Pair {
     }
 }
 
+/// A hot prefix among many texts that come once.
+#[derive(Debug, Clone, Copy)]
+pub struct HotPrefix {
+    /// Its tokens.
+    pub tokens: usize,
+    /// Other prompts, each of which comes once.
+    pub others: usize,
+    /// Tokens of each.
+    pub other_tokens: usize,
+    /// After so many of them the prefix comes again, with another end.
+    pub every: usize,
+}
+
+/// What became of it.
+#[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
+pub struct HotTally {
+    /// How often the prefix came again.
+    pub asked: usize,
+    /// How many of its tokens were cached when least were.
+    pub least_cached: usize,
+    /// Pages and states of other texts that made room.
+    pub evicted: (u64, u64),
+    /// The fewest pages and states that the cache had, once both had made room.
+    pub least_kept: (usize, usize),
+}
+
+/// Runs the prompts, and says how the prefix fared.
+///
+/// # Panics
+/// If something is left over.
+pub fn hot_prefix(model: &Arc<Gguf>, layout: &RowLayout, plan: HotPrefix) -> HotTally {
+    let mut row = Row::new(model, &RowLayout { caches: true, ..layout.clone() });
+    let hot = text(1, plan.tokens);
+    let mut tally = HotTally { least_cached: usize::MAX, least_kept: (usize::MAX, usize::MAX), ..HotTally::default() };
+    // Three users come one after the other before anybody else does: that is what makes it hot.
+    let asked = (0..3).chain((plan.every..=plan.others).step_by(plan.every).map(|number| number + 3));
+    let mut asked = asked.peekable();
+    for number in 0..plan.others + 4 {
+        if asked.next_if_eq(&number).is_some() {
+            let prompt = [&hot[..], &text(1000 + number, 20)].concat();
+            let id = row.start_with(2 * number as u128, &prompt, &[hot.len()], 4, SamplingSettings::default());
+            row.finish();
+            let finish = row.forget(id).and_then(|answer| answer.finish).expect("it ended");
+            if number >= 3 {
+                tally.asked += 1;
+                tally.least_cached = tally.least_cached.min(finish.usage.cached_tokens);
+            }
+        }
+        if number < 3 {
+            continue;
+        }
+        let prompt = text(7 + number, plan.other_tokens);
+        let id =
+            row.start_with(2 * number as u128 + 1, &prompt, &[plan.other_tokens / 2], 4, SamplingSettings::default());
+        row.finish();
+        row.forget(id).and_then(|answer| answer.finish).expect("it ended");
+        let cache = row.status().index;
+        tally.evicted = (cache.evicted_pages, cache.evicted_snapshots + cache.stranded_snapshots);
+        if tally.evicted.0 > 0 && tally.evicted.1 > 0 {
+            let (pages, states) = tally.least_kept;
+            tally.least_kept = (pages.min(cache.pages), states.min(cache.snapshots));
+        }
+    }
+    assert!(row.is_clean(), "pages or slots are not free: {:?}", row.status());
+    tally
+}
+
 /// What a run of random operations did.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
 pub struct Tally {

@@ -118,16 +118,26 @@ fn a_table_compares_the_types_of_keys_and_values() {
 fn a_selfcheck_finds_no_difference_and_would_find_one() {
     let arguments = ["selfcheck", "--tokens", "24", "--threads", "2"];
     let table = output(&arguments);
+    let tables: Vec<&str> = table.split("\n\n").collect();
+    assert_eq!(tables.len(), 3, "{table}");
     for kind in ["f16", "f32", "q8_0", "q4_0", "q4_1", "iq4_nl"] {
-        let line = table.lines().find(|line| line.starts_with(kind)).expect("a line for every type");
+        let line = tables[0].lines().find(|line| line.starts_with(kind)).expect("a line for every type");
         let fields: Vec<&str> = line.split_whitespace().collect();
         assert!(fields[1].parse::<usize>().is_ok_and(|ways| ways > 3), "{line}");
         assert_eq!((fields[2], fields[3]), ("0", "0"), "{table}");
         // kind, N cached, M of T, differences: from the cache.
-        let line = table.lines().rfind(|line| line.starts_with(kind)).expect("a line for every type");
+        let line = tables[1].lines().find(|line| line.starts_with(kind)).expect("a line for every type");
         let fields: Vec<&str> = line.split_whitespace().collect();
         let cached = [fields[1], fields[3]].map(|count| count.parse::<usize>().expect("a number"));
         assert!(cached.iter().all(|count| *count > 0) && fields.last() == Some(&"0"), "{table}");
+    }
+    // kind, source, shards, answers, N of M right, differences: with drafts.
+    let drafted: Vec<Vec<&str>> = tables[2].lines().skip(1).map(|line| line.split_whitespace().collect()).collect();
+    let ways: Vec<[&str; 2]> = drafted.iter().map(|fields| [fields[1], fields[2]]).collect();
+    assert_eq!(ways, [["lookup", "1"], ["lookup", "2"], ["mtp", "1"], ["mtp", "2"]], "{table}");
+    for fields in drafted {
+        assert_eq!((fields[3], fields.last()), ("16", Some(&"0")), "{table}");
+        assert!(fields[6].parse::<usize>().is_ok_and(|drafts| drafts > 0), "no draft was run: {table}");
     }
     let spoilt = run(&[&arguments[..], &["--spoil", "--json"]].concat());
     assert!(!spoilt.status.success(), "a difference ends in failure");

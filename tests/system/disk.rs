@@ -116,9 +116,9 @@ fn a_row_that_is_stopped_goes_on_from_its_disks_and_so_does_another_cut() {
     let model = mini16();
     let flags = ["--sessions", "4", "--ctx", "8000"];
     let options = Options { model: Some(&model), coordinator: &flags, disks: true, ..Options::default() };
-    // One beginning of four periods, and an ending of each its own.
+    // One beginning of eight periods, and an ending of each its own.
     let question = |ending: u32| {
-        let prompt: Vec<u32> = (0..2048).map(|index| 5 + index * 7 % 300).chain((0..16).map(|_| 5 + ending)).collect();
+        let prompt: Vec<u32> = (0..4096).map(|index| 5 + index * 7 % 300).chain((0..16).map(|_| 5 + ending)).collect();
         json!({"prompt": prompt, "max_tokens": 8, "temperature": 0, "return_token_ids": true})
     };
     let questions: [Value; 5] = std::array::from_fn(|ending| question(ending as u32));

@@ -4,7 +4,7 @@
 use paceline_gguf::{KvType, ModelShape};
 use paceline_tests::models::model;
 use paceline_tests::row::RowLayout;
-use paceline_tests::warm::{Ask, Pair, Tally, random_operations, text};
+use paceline_tests::warm::{Ask, HotPrefix, Pair, Tally, hot_prefix, random_operations, text};
 
 /// How far apart states are kept in long prompts here.
 const STRIDE: usize = 64;
@@ -243,4 +243,17 @@ fn a_hot_prefix_stays() {
     }
     let status = pair.warm.status();
     assert!(status.index.evicted_pages > 50 && status.index.evicted_snapshots > 20, "{status:?}");
+}
+
+#[test]
+fn a_hot_prefix_stays_among_many_texts_that_come_once() {
+    for (name, hybrid) in [("nano16-f32", true), ("mini-llama-Q4_K_M", false)] {
+        let layout = RowLayout { kv_tokens: Some(900), snapshots: 12, ..layout(1, true, KvType::F16) };
+        let plan = HotPrefix { tokens: 100, others: 40, other_tokens: 250, every: 5 };
+        let tally = hot_prefix(&model(name), &layout, plan);
+        assert_eq!(tally.asked, 8);
+        assert!(tally.least_cached >= 100 - APART, "{name}: {tally:?}");
+        assert!(tally.evicted.0 > 100, "{name}: {tally:?}");
+        assert!(!hybrid || (tally.evicted.1 > 20 && tally.least_kept.1 >= 6 && tally.least_kept.0 >= 16), "{tally:?}");
+    }
 }

@@ -4,6 +4,8 @@ use anyhow::{Result, ensure};
 use clap::{Args, ValueEnum};
 use paceline_core::drafts::{DraftSettings, MOST_DRAFTS};
 
+/// The most guesses that are run with a token, if nothing else is said.
+const USUAL_DRAFTS: usize = 15;
 /// Guesses of the tail at most: each costs a pass of its draft model, and is right only where those before it are.
 const MOST_PROPOSALS: usize = 3;
 
@@ -14,7 +16,7 @@ pub(crate) struct DraftArgs {
     #[arg(long, default_value = "lookup", value_name = "SOURCE")]
     pub(crate) draft: DraftSource,
     /// The most guesses that are run with a token; how many are is decided by what they bring.
-    #[arg(long, default_value_t = 15, value_name = "N")]
+    #[arg(long, default_value_t = USUAL_DRAFTS, value_name = "N")]
     pub(crate) draft_max: usize,
     /// Guesses that are less probable than this are not run, from 0 to 1.
     #[arg(long, default_value_t = 0.0, value_name = "P")]
@@ -32,7 +34,23 @@ pub(crate) enum DraftSource {
     Mtp,
 }
 
+impl DraftSource {
+    /// As it is written.
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::None => "none",
+            Self::Lookup => "lookup",
+            Self::Mtp => "mtp",
+        }
+    }
+}
+
 impl DraftArgs {
+    /// Guesses of this source, as many as there are by default.
+    pub(crate) const fn of(draft: DraftSource) -> Self {
+        Self { draft, draft_max: USUAL_DRAFTS, draft_p_min: 0.0 }
+    }
+
     /// No guesses.
     pub(crate) const NONE: Self = Self { draft: DraftSource::None, draft_max: 0, draft_p_min: 0.0 };
 

@@ -60,8 +60,8 @@ async fn a_change_is_about_a_text_tokens_or_a_conversation() {
     ] {
         for action in ["pin", "unpin", "drop"] {
             let response = service.exchange(&format!("{PATH}/{action}"), &body.to_string()).await;
-            let expected = json!({ "tokens": tokens, "cached": cached, "pages": 0, "snapshots": 0 });
-            assert_eq!((response.status, response.json()), (200, expected), "{action} {body}");
+            let changed = json!({ "tokens": tokens, "cached": cached, "pages": 0, "snapshots": 0, "on_disk": false });
+            assert_eq!((response.status, response.json()), (200, changed), "{action} {body}");
         }
     }
 }
