@@ -9,6 +9,9 @@ Talks to any OpenAI-compatible server, so start them yourself, one model and the
     llama-server -m MODEL.gguf --port 8081 -c 32768 -np 1 -t 2 --jinja
     python3 -m llama_cpp.server --model MODEL.gguf --port 8081 --n_ctx 32768 --n_threads 2
 
+The time to the first token is that of an answer of one token, which is not streamed: so it can be measured with models
+whose tokens have no text.
+
 Every round measures the servers in turn and back again (ours, theirs, theirs, ours), each with a conversation of its
 own that no server has seen. Told is the median over rounds of the time to the first token of each case, with quartiles:
 
@@ -69,30 +72,17 @@ class Server:
         return urllib.request.Request(self.url + path, data, headers)
 
     def ask(self, messages, tools):
-        """Seconds to the first token, the answer, tokens of the prompt, and those of them that were cached."""
-        body = {"model": self.model, "messages": messages, "temperature": 0, "max_tokens": 8, "stream": True,
-                "stream_options": {"include_usage": True}}
+        """Seconds of an answer of one token, the answer, tokens of the prompt, and those of them that were cached."""
+        body = {"model": self.model, "messages": messages, "temperature": 0, "max_tokens": 1}
         if tools:
             body["tools"] = tools
-        began, first, text, usage = time.perf_counter(), None, "", {}
-        with urllib.request.urlopen(self.request("/v1/chat/completions", body)) as events:
-            for line in events:
-                if not line.startswith(b"data: ") or line.strip() == b"data: [DONE]":
-                    continue
-                event = json.loads(line[6:])
-                if "error" in event:
-                    raise RuntimeError(event["error"])
-                usage = event.get("usage") or usage
-                delta = event["choices"][0]["delta"] if event.get("choices") else {}
-                # The first event has a role and no token.
-                piece = delta.get("content") or delta.get("reasoning_content")
-                if piece or delta.get("tool_calls"):
-                    first = first or time.perf_counter()
-                text += piece or ""
-        if first is None:
-            raise RuntimeError("the answer has no token: another model or prompt is needed")
+        began = time.perf_counter()
+        with urllib.request.urlopen(self.request("/v1/chat/completions", body)) as answer:
+            found = json.load(answer)
+        seconds, usage = time.perf_counter() - began, found["usage"]
         details = usage.get("prompt_tokens_details") or {}
-        return first - began, text, usage.get("prompt_tokens", 0), details.get("cached_tokens") or 0
+        text = found["choices"][0]["message"].get("content") or ""
+        return seconds, text, usage["prompt_tokens"], details.get("cached_tokens") or 0
 
 
 def facts(seed, characters):
