@@ -7,11 +7,26 @@ use paceline_compute::cpu::CpuDevice;
 use paceline_compute::device::{Device, MemorySpec};
 use paceline_gguf::{Gguf, ModelShape};
 use paceline_model::StageLayers;
-use paceline_proto::{Chunk, Epoch, Frame, Operation, Outcome, Payload, Step, StepId};
+use paceline_proto::{Chunk, Epoch, Frame, Operation, Outcome, Payload, SamplingSettings, Step, StepId};
 use paceline_shard::{Error, Feedback, Passed, Place, SharedStage, Stage};
 
 /// What a step says: what came of its chunks, and the bits of all logits.
 pub type Said = (Vec<Outcome>, Vec<u32>);
+
+/// Settings with which the next token depends on chance, and on much of what was before.
+pub fn by_chance() -> SamplingSettings {
+    SamplingSettings {
+        temperature: 0.9,
+        top_p: 0.98,
+        seed: 5,
+        repetition_penalty: 1.2,
+        frequency_penalty: 0.3,
+        presence_penalty: 0.2,
+        penalty_window: 7,
+        logprobs: Some(2),
+        ..SamplingSettings::default()
+    }
+}
 
 /// A row of stages.
 pub struct HandRow {

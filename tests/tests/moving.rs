@@ -13,7 +13,7 @@ use paceline_proto::{
     SamplingSettings, SessionId, Slot, Step, StepId, Wanted,
 };
 use paceline_shard::{Error, SharedStage, Taking, give};
-use paceline_tests::hand_row::{HandRow, Said};
+use paceline_tests::hand_row::{HandRow, Said, by_chance};
 use paceline_tests::models::model;
 use uuid::Uuid;
 
@@ -101,17 +101,7 @@ fn given(stage: &SharedStage, request: &MemoryRequest) -> Vec<u8> {
 fn sampling(index: usize) -> SamplingSettings {
     match index {
         0 => SamplingSettings::default(),
-        1 => SamplingSettings {
-            temperature: 0.9,
-            top_p: 0.98,
-            seed: 5,
-            repetition_penalty: 1.2,
-            frequency_penalty: 0.3,
-            presence_penalty: 0.2,
-            penalty_window: 7,
-            logprobs: Some(2),
-            ..SamplingSettings::default()
-        },
+        1 => by_chance(),
         _ => SamplingSettings { temperature: f32::NAN, ..SamplingSettings::default() },
     }
 }

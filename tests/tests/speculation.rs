@@ -14,7 +14,7 @@ use paceline_proto::{
     Slot, Verify, Wanted,
 };
 use paceline_shard::{Drafter, Error, Feedback, Place, Stage, Taking, give};
-use paceline_tests::hand_row::{HandRow, Said};
+use paceline_tests::hand_row::{HandRow, Said, by_chance};
 use paceline_tests::models::model;
 use uuid::Uuid;
 
@@ -114,17 +114,7 @@ impl Row {
 fn sampling(number: usize) -> SamplingSettings {
     match number {
         0 => SamplingSettings::default(),
-        1 => SamplingSettings {
-            temperature: 0.9,
-            top_p: 0.98,
-            seed: 5,
-            repetition_penalty: 1.2,
-            frequency_penalty: 0.3,
-            presence_penalty: 0.2,
-            penalty_window: 7,
-            logprobs: Some(2),
-            ..SamplingSettings::default()
-        },
+        1 => by_chance(),
         _ => SamplingSettings { temperature: 1.0, seed: 9, ..SamplingSettings::default() },
     }
 }
