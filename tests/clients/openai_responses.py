@@ -83,7 +83,9 @@ codex = dict(
     tools=[
         {"type": "function", "name": "shell", "description": "Runs a command.", "strict": False, "parameters": {"type": "object", "properties": {"command": {"type": "array", "items": {"type": "string"}}}, "required": ["command"], "additionalProperties": False}},
         {"type": "custom", "name": "apply_patch", "description": "Edits files.", "format": {"type": "grammar", "syntax": "lark", "definition": "start: /.+/"}},
-        {"type": "web_search"},
+        {"type": "namespace", "name": "multi_agent_v1", "description": "Sub-agents.", "tools": [
+            {"type": "function", "name": "close_agent", "description": "Closes one.", "strict": False, "parameters": {"type": "object", "properties": {"target": {"type": "string"}}, "required": ["target"], "additionalProperties": False}}]},
+        {"type": "web_search", "external_web_access": False},
     ],
     tool_choice="auto",
     parallel_tool_calls=False,

@@ -22,6 +22,8 @@ struct Growing {
     kind: Open,
     id: String,
     text: String,
+    /// Of the tool that is called, if it came in one.
+    namespace: Option<String>,
 }
 
 /// Puts the items of a response together.
@@ -77,7 +79,11 @@ impl Output {
 
     fn begin(&mut self, kind: Open, id_prefix: &str, events: &mut Vec<Value>) {
         self.close("completed", events);
-        let growing = Growing { kind, id: new_id(id_prefix), text: String::new() };
+        let namespace = match &kind {
+            Open::Call { name, .. } | Open::Custom { name, .. } => self.tools.namespace_of(name).map(str::to_owned),
+            Open::Reasoning | Open::Text => None,
+        };
+        let growing = Growing { kind, id: new_id(id_prefix), text: String::new(), namespace };
         let index = self.items.len();
         let item = growing.item("in_progress", false);
         events.push(json!({ "type": "response.output_item.added", "output_index": index, "item": item }));
@@ -134,7 +140,7 @@ impl Growing {
     fn item(&self, status: &str, whole: bool) -> Value {
         let id = &self.id;
         let content: Vec<Value> = self.content_part().filter(|_| whole).into_iter().collect();
-        match &self.kind {
+        let mut item = match &self.kind {
             Open::Reasoning => {
                 json!({ "id": id, "type": "reasoning", "summary": [], "content": content, "status": status })
             }
@@ -149,7 +155,11 @@ impl Growing {
                 "id": id, "type": "custom_tool_call", "status": status,
                 "call_id": call_id, "name": name, "input": self.free_text(),
             }),
+        };
+        if let Some(namespace) = &self.namespace {
+            item["namespace"] = namespace.as_str().into();
         }
+        item
     }
 
     fn content_part(&self) -> Option<Value> {
@@ -206,7 +216,9 @@ mod tests {
 
     #[test]
     fn items_begin_grow_and_end_one_after_the_other() {
-        let tools = OfferedTools::new(&[json!({ "type": "custom", "name": "patch" })]).unwrap();
+        let f = json!({ "type": "function", "name": "f" });
+        let namespace = json!({ "type": "namespace", "name": "n", "tools": [f] });
+        let tools = OfferedTools::new(&[json!({ "type": "custom", "name": "patch" }), namespace]).unwrap();
         let mut output = Output::new(tools);
         let mut events = Vec::new();
         for part in [
@@ -251,6 +263,7 @@ mod tests {
         assert_eq!(items[0]["content"][0]["text"], "hm");
         assert_eq!(items[1]["content"][0]["text"], "ab");
         assert_eq!((&items[2]["call_id"], &items[2]["arguments"]), (&json!("1"), &json!("{}")));
+        assert_eq!((&items[2]["namespace"], items[3].get("namespace")), (&json!("n"), None));
         assert_eq!(items[3]["input"], "x\ny");
         let done: Vec<&Value> = events.iter().filter(|event| event["type"] == "response.output_item.done").collect();
         assert!(done.iter().zip(items).all(|(event, item)| event["item"] == *item));

@@ -1,4 +1,5 @@
-//! The tools of a request of the Responses API: functions, tools that take free text, and those that only OpenAI runs.
+//! The tools of a request of the Responses API: functions, tools that take free text, namespaces of both, and those that
+//! only OpenAI runs.
 
 use serde_json::{Map, Value, json};
 
@@ -27,6 +28,8 @@ pub(super) struct OfferedTools {
     chat: Vec<Value>,
     /// Names of those that take free text.
     custom: Vec<String>,
+    /// Names of those that came in a namespace, and the namespace's.
+    namespaces: Vec<(String, String)>,
 }
 
 impl OfferedTools {
@@ -35,21 +38,41 @@ impl OfferedTools {
         for (index, tool) in sent.iter().enumerate() {
             let place = format!("tools[{index}]");
             match tool["type"].as_str() {
-                Some("function") => tools.chat.push(function(&place, tool)?),
-                Some("custom") => {
-                    tools.custom.push(name_of(&place, tool)?.to_owned());
-                    tools.chat.push(custom(&place, tool)?);
-                }
+                Some("namespace") => tools.offer_namespace(&place, tool)?,
                 Some(kind) if HOSTED.iter().any(|hosted| kind == *hosted || kind.starts_with("web_search_preview")) => {
                 }
-                _ => {
-                    let param = format!("{place}.type");
-                    let problem = format!("{param} is {}, it must be \"function\" or \"custom\"", tool["type"]);
-                    return Err(Error::unsupported(&param, problem));
-                }
+                _ => tools.offer(&place, tool, "\"function\", \"custom\" or \"namespace\"")?,
             }
         }
         Ok(tools)
+    }
+
+    /// The model sees the tools of a namespace as any others; whoever sent them is told which namespace a call is in.
+    fn offer_namespace(&mut self, place: &str, namespace: &Value) -> Result<()> {
+        let own = name_of(place, namespace)?;
+        let place = format!("{place}.tools");
+        let missing = || Error::parameter(&place, format!("{place} is missing or no list"));
+        for (index, tool) in namespace["tools"].as_array().ok_or_else(missing)?.iter().enumerate() {
+            let place = format!("{place}[{index}]");
+            self.offer(&place, tool, "\"function\" or \"custom\"")?;
+            self.namespaces.push((name_of(&place, tool)?.to_owned(), own.to_owned()));
+        }
+        Ok(())
+    }
+
+    fn offer(&mut self, place: &str, tool: &Value, possible: &str) -> Result<()> {
+        match tool["type"].as_str() {
+            Some("function") => self.chat.push(function(place, tool)?),
+            Some("custom") => {
+                self.custom.push(name_of(place, tool)?.to_owned());
+                self.chat.push(custom(place, tool)?);
+            }
+            _ => {
+                let param = format!("{place}.type");
+                return Err(Error::unsupported(&param, format!("{param} is {}, it must be {possible}", tool["type"])));
+            }
+        }
+        Ok(())
     }
 
     pub(super) fn is_empty(&self) -> bool {
@@ -69,6 +92,11 @@ impl OfferedTools {
     /// Whether the tool takes free text.
     pub(super) fn is_custom(&self, name: &str) -> bool {
         self.custom.iter().any(|custom| custom == name)
+    }
+
+    /// The namespace that a tool came in, if any.
+    pub(super) fn namespace_of(&self, name: &str) -> Option<&str> {
+        self.namespaces.iter().find(|(tool, _)| tool == name).map(|(_, namespace)| namespace.as_str())
     }
 
     /// Which tools must be used, as chat requests say it.
@@ -129,10 +157,18 @@ mod tests {
             json!({ "type": "function", "name": "f", "parameters": { "type": "object" }, "strict": null }),
             json!({ "type": "custom", "name": "patch", "format": { "type": "grammar", "definition": "start: x" } }),
             json!({ "type": "web_search" }),
+            json!({ "type": "namespace", "name": "agents", "description": "d", "tools": [{ "type": "function", "name": "spawn" }] }),
         ];
         let tools = OfferedTools::new(&sent).unwrap();
         let names: Vec<Value> = tools.for_chat().iter().map(|tool| tool["function"]["name"].clone()).collect();
-        assert_eq!(names, ["f", "patch"]);
+        assert_eq!(names, ["f", "patch", "spawn"]);
+        assert_eq!((tools.namespace_of("spawn"), tools.namespace_of("f")), (Some("agents"), None));
+        let namespace =
+            |tools: Value| OfferedTools::new(&[json!({ "type": "namespace", "name": "n", "tools": tools })]);
+        assert!(
+            namespace(json!(5)).is_err()
+                && namespace(json!([{ "type": "namespace", "name": "m", "tools": [] }])).is_err()
+        );
         assert!(tools.is_custom("patch") && !tools.is_custom("f"));
         assert_eq!(tools.as_sent(), sent);
         assert!(OfferedTools::new(&[json!({ "type": "telepathy", "name": "t" })]).is_err());
