@@ -1,6 +1,7 @@
 """Talks to a Paceline server with the official Anthropic client: sync, async, streams, tools, thinking, errors."""
 
 import asyncio
+import json
 import sys
 
 import anthropic
@@ -67,6 +68,16 @@ turns = [
 for choice in [{"type": "auto"}, {"type": "none"}, {"type": "auto", "disable_parallel_tool_use": True}]:
     told = client.messages.create(**{**ask, "messages": turns}, tools=tools, tool_choice=choice)
     assert told.type == "message", told
+
+# An answer of a schema, thinking or not, under the name of today and that of before.
+schema = {"type": "object", "properties": {"who": {"enum": ["Ruth", "Abel"]}, "code": {"type": "integer", "minimum": 0, "maximum": 9999}}, "required": ["who", "code"], "additionalProperties": False}
+form = {"type": "json_schema", "schema": schema}
+for field in [{"output_config": {"format": form}}, {"output_format": form}]:
+    for thinking in [{"type": "disabled"}, {"type": "enabled", "budget_tokens": 1024}]:
+        structured = client.messages.create(**{**ask, "max_tokens": 1400, "thinking": thinking, "extra_body": {"temperature": 0, **field}})
+        value = json.loads(structured.content[-1].text)
+        assert value["who"] in ("Ruth", "Abel") and 0 <= value["code"] <= 9999, value
+        assert (structured.content[0].type == "thinking") == (thinking["type"] == "enabled"), structured.content
 
 # The shapes that Claude Code sends: system blocks with a line that changes, many tools, thinking, ids of users.
 code = dict(

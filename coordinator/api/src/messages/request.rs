@@ -31,6 +31,8 @@ pub(super) struct MessagesFields {
     tool_choice: Option<ToolChoice>,
     thinking: Option<Thinking>,
     output_config: Option<OutputConfig>,
+    /// What `output_config.format` was called first.
+    output_format: Option<Value>,
     mcp_servers: Option<Vec<Value>>,
     container: Option<Value>,
 }
@@ -134,10 +136,11 @@ impl MessagesFields {
         let thinking = self.thinking.unwrap_or_default();
         put("chat_template_kwargs", Some(json!({ "enable_thinking": thinking.is_on()? })));
         put("thinking_budget_tokens", thinking.budget()?.map(Value::from));
-        if let Some(output) = self.output_config {
-            put("reasoning_effort", output.effort.map(Value::from));
-            put("response_format", output.format.as_ref().map(response_format).transpose()?);
-        }
+        let output = self.output_config.unwrap_or_default();
+        put("reasoning_effort", output.effort.map(Value::from));
+        let format = output.format.map(|format| ("output_config.format", format));
+        let format = format.or(self.output_format.map(|format| ("output_format", format)));
+        put("response_format", format.map(|(param, format)| response_format(param, &format)).transpose()?);
         let missing = || Error::parameter("messages", "messages is missing, send a list of messages");
         let mut messages: Vec<Value> = self.system.map(blocks::system).transpose()?.into_iter().collect();
         for (index, message) in self.messages.ok_or_else(missing)?.into_iter().enumerate() {
@@ -215,15 +218,15 @@ impl Thinking {
     }
 }
 
-fn response_format(format: &Value) -> Result<Value> {
+fn response_format(param: &str, format: &Value) -> Result<Value> {
     match format["type"].as_str() {
         Some("json_schema") => Ok(json!({
             "type": "json_schema",
             "json_schema": { "name": "answer", "strict": true, "schema": format["schema"] },
         })),
         _ => {
-            let problem = "output_config.format.type must be \"json_schema\"";
-            Err(Error::parameter("output_config.format.type", problem))
+            let param = format!("{param}.type");
+            Err(Error::parameter(&param, format!("{param} must be \"json_schema\"")))
         }
     }
 }
