@@ -3,8 +3,8 @@
 //!
 //! A *draft* is a guess at a token that follows. A session has them from its own text ([`lookup`]) or from the tail,
 //! which made some after it sampled; [`Drafter`] says which are the better ones and learns from what really followed.
-//! They go with the session's wish to the coordinator. It knows what a step of so many rows takes ([`widths`]) and who
-//! else is in it, and runs as many of them as make the most tokens in the time ([`allot`]): none, where they do not pay.
+//! They go with the session's wish to the coordinator. It knows what a step of so many rows takes ([`Widths`]) and who
+//! else is in it, and runs as many of them as make the most tokens in the time ([`allot()`]): none, where they do not pay.
 //! Whether that is really so, and whether the tail is to be asked for any, is tried out ([`Trials`]).
 //! The tail samples row after row and stops where it disagrees, so drafts never change a text.
 

@@ -1,7 +1,7 @@
 //! How drafts are run.
 //!
 //! A session says with its wish what it thinks comes next ([`Wish::drafts`]). When its step is composed, it is decided how
-//! many of them go along: as many as bring the most tokens in the time ([`allot`](crate::drafts::allot)), as far as rows,
+//! many of them go along: as many as bring the most tokens in the time ([`allot()`]), as far as rows,
 //! pages and logs of uncertain tokens last. What comes back says how many were right; the others are as if they had never
 //! been sent, and the session's next chunk starts where the truth ends.
 //!

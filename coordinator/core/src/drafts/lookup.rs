@@ -1,14 +1,14 @@
 //! Prompt lookup: what came after the session's last tokens where they stood before.
 //!
 //! Answers quote: code that is edited, documents that are asked about, names and phrases that come again. So the text
-//! itself is a model of what follows, which costs nothing to run. All places where the last [`GRAM`] tokens stood are
+//! itself is a model of what follows, which costs nothing to run. All places where the last three tokens stood are
 //! chained, newest first, by a hash of them; of those places the one counts that agrees with the end of the text for
 //! longest, and of several the newest.
 //!
 //! An edited text departs from its source for a few tokens and comes back, and until three tokens agree again nothing
 //! would be found. So the place from which was copied last is remembered: near it, one token that agrees is enough.
 //!
-//! Memory: 4 bytes per token for the chains, and at most 8 for their heads. Work: at most [`CANDIDATES`] places are
+//! Memory: 4 bytes per token for the chains, and at most 8 for their heads. Work: at most 32 places are
 //! looked at for a draft, and a token enters in constant time.
 
 use std::cmp::Reverse;
