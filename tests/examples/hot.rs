@@ -12,8 +12,9 @@ use paceline_tests::warm::{HotPrefix, hot_prefix};
 fn main() -> ExitCode {
     let mut arguments = std::env::args().skip(1).map(|argument| argument.parse().expect("a number"));
     let (others, other_tokens) = (arguments.next().unwrap_or(200), arguments.next().unwrap_or(4096));
-    let plan = HotPrefix { tokens: 1024, others, other_tokens, every: 10 };
-    // Room for three of the prompts and the states of four.
+    let plan = HotPrefix { tokens: 1024, others, other_tokens, every: 4 };
+    // Room for three of the prompts and the states of four: more comes between two uses of the prefix than there is room
+    // for.
     let snapshots = 4 * other_tokens.div_ceil(512);
     let layout = RowLayout {
         slots: 2,
