@@ -3,11 +3,17 @@
 use std::hint::spin_loop;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Condvar, Mutex, PoisonError};
+use std::time::{Duration, Instant};
 
 /// About 4 µs: the usual time between barriers when every thread has a core.
 const SPINS: usize = 100;
 /// Gives the core away a few times, for threads that are about to arrive, before sleeping costs a wake-up.
 const YIELDS: usize = 20;
+/// And many times more as long as nobody else wants the core: where sleeping stops a virtual one, waking it takes longer
+/// than an operation of a small model.
+const IDLE_YIELDS: usize = 400;
+/// A yield that takes longer gave the core to somebody else.
+const IDLE: Duration = Duration::from_micros(5);
 
 /// A number with waiters. All accesses are sequentially consistent: either the one who changes the number
 /// sees the sleeper, or the sleeper sees the change.
@@ -53,6 +59,18 @@ impl Signal {
                 spin_loop();
             } else {
                 std::thread::yield_now();
+            }
+        }
+        let mut before = Instant::now();
+        for _ in 0..IDLE_YIELDS {
+            let value = self.get();
+            if reached(value) {
+                return value;
+            }
+            std::thread::yield_now();
+            let now = Instant::now();
+            if now - std::mem::replace(&mut before, now) > IDLE {
+                break;
             }
         }
         self.sleep_until(reached)
