@@ -252,7 +252,8 @@ impl Coordinator {
         }
     }
 
-    /// What came of that for which a session waited; what it waits for now, if there is still something.
+    /// Takes in what a session waited for, now that it is settled. Returns the next thing that it must wait for, `None` when
+    /// it can begin.
     pub(super) fn await_more(&mut self, running: &mut Running, awaits: Awaits) -> Option<Awaits> {
         let ticket = match awaits {
             Awaits::Leader { .. } => return None,
