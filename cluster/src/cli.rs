@@ -369,6 +369,10 @@ pub(crate) struct BenchArgs {
     /// Rows of such a step.
     #[arg(long, value_name = "ROWS", value_delimiter = ',', default_value = "8")]
     pub(crate) verify_rows: Vec<usize>,
+    /// Say what drafts of the tail would bring of which this share is right, from 0 to 1: one session with such drafts, at most
+    /// --draft-max at a time, against one without.
+    #[arg(long, value_name = "P", group = "measurement")]
+    pub(crate) draft_accept: Option<f64>,
     /// Find the best --threads (unless given) and --prefill-chunk.
     #[arg(long, group = "measurement")]
     pub(crate) tune: bool,

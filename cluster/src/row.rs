@@ -250,6 +250,13 @@ impl Shards for LocalShards {
 }
 
 impl Loaded {
+    /// The same row, whose tail makes its drafts with this.
+    pub(crate) fn with_drafter(mut self, drafter: Box<dyn Drafter>) -> Result<Self> {
+        let tail = self.stages.pop().context("a row has stages")?;
+        self.stages.push(tail.with_drafter(drafter)?);
+        Ok(self)
+    }
+
     /// Starts everything; to be called inside a running actix system.
     pub(crate) fn start(self) -> Result<Running> {
         let Loaded { plan, stages, tokenizer, template, cards } = self;

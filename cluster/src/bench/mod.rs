@@ -3,9 +3,10 @@
 //! [`service`] measures what users get: prefill and decode through the whole service but HTTP. [`profile`], [`verify`]
 //! and [`tune`] run one stage directly, step by step. Everything is measured in short slices that take turns, so
 //! that a busy neighbour disturbs all alike, and told as a median with quartiles. [`roofs`] measures the roofs in
-//! the same turns. [`remote`] measures a service that runs already, whatever program it is.
+//! the same turns. [`drafted`] says what drafts would bring. [`remote`] measures a service that runs already, whatever program it is.
 
 mod cost;
+mod drafted;
 mod names;
 mod profile;
 mod remote;
@@ -41,6 +42,9 @@ pub(crate) fn bench(arguments: &BenchArgs) -> Result<()> {
     let gguf = model::open(&arguments.model)?;
     if arguments.tune {
         return tell(&tune::tune(&gguf, arguments)?, arguments.json);
+    }
+    if let Some(accept) = arguments.draft_accept {
+        return tell(&drafted::measure(|| plan(&gguf, arguments), arguments, accept)?, arguments.json);
     }
     let plan = plan(&gguf, arguments)?;
     if arguments.profile {

@@ -177,6 +177,19 @@ impl Work {
     }
 }
 
+/// What was said, and how long it took.
+pub(super) struct Answer {
+    pub(super) tokens: Vec<u32>,
+    pub(super) finished: Finished,
+}
+
+impl Answer {
+    /// Tokens per second behind the first one, which belongs to prefill.
+    pub(super) fn decode_rate(&self) -> f64 {
+        (self.tokens.len() - 1) as f64 / self.finished.timings.decode.as_secs_f64()
+    }
+}
+
 /// Runs the answers of one measurement at once; the first has the prompt of this number.
 async fn answers(engine: &Engine, kind: &Kind, first: usize) -> Result<Vec<Finished>> {
     let tasks: Vec<_> = (0..kind.sessions)
@@ -188,19 +201,20 @@ async fn answers(engine: &Engine, kind: &Kind, first: usize) -> Result<Vec<Finis
         .collect();
     let mut finished = Vec::new();
     for task in tasks {
-        finished.push(task.await.context("a measurement was lost")??);
+        finished.push(task.await.context("a measurement was lost")??.finished);
     }
     Ok(finished)
 }
 
 /// Tokens without meaning, different for every prompt.
-fn prompt(engine: &Engine, tokens: usize, number: usize) -> Vec<u32> {
+pub(super) fn prompt(engine: &Engine, tokens: usize, number: usize) -> Vec<u32> {
     let vocabulary = engine.model().vocabulary as u64;
     let token = |index: usize| ((index + 1) as u64 * 2_654_435_761 + number as u64 * 40_503) % vocabulary;
     (0..tokens.max(1)).map(|index| u32::try_from(token(index)).expect("below the vocabulary's size")).collect()
 }
 
-async fn answer(engine: &Engine, prompt: Vec<u32>, tokens: usize) -> Result<Finished> {
+/// So many tokens behind a prompt, and how long they took.
+pub(super) async fn answer(engine: &Engine, prompt: Vec<u32>, tokens: usize) -> Result<Answer> {
     let request = Generate {
         prompt,
         boundaries: Vec::new(),
@@ -211,10 +225,11 @@ async fn answer(engine: &Engine, prompt: Vec<u32>, tokens: usize) -> Result<Fini
         show_special: false,
     };
     let mut generation = engine.generate(request).await?;
+    let mut tokens = Vec::new();
     while let Some(update) = generation.updates.recv().await {
         match update {
-            Update::Token(_) => {}
-            Update::Finished(finished) => return Ok(finished),
+            Update::Token(token) => tokens.push(token.token),
+            Update::Finished(finished) => return Ok(Answer { tokens, finished }),
             Update::Failed(error) => return Err(error.into()),
         }
     }

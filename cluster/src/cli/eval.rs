@@ -100,6 +100,9 @@ pub(crate) struct SelfcheckArgs {
     /// Run every combination for every type of keys and values, the slow kernels too, however long it takes.
     #[arg(long)]
     pub(crate) full: bool,
+    /// Prompts whose answers with drafts are compared with those without [default: 4, with --full 40].
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=10_000))]
+    pub(crate) prompts: Option<u32>,
     /// Print the results as JSON.
     #[arg(long)]
     pub(crate) json: bool,

@@ -17,7 +17,7 @@ use crate::cli::{DraftArgs, DraftSource, SelfcheckArgs};
 
 /// Tokens of an answer.
 const ANSWER: usize = 24;
-/// Prompts, and prompts of a full check.
+/// Prompts, and prompts of a full check, if nothing else is asked for.
 const PROMPTS: [usize; 2] = [4, 40];
 /// Seeds of sampled answers besides the greedy one, and those of a full check.
 const SEEDS: [u64; 2] = [1, 4];
@@ -73,7 +73,8 @@ fn asked(arguments: &SelfcheckArgs, text: &[u32]) -> Vec<Asked> {
     let full = usize::from(arguments.full);
     let sampled = (1..=SEEDS[full]).map(|seed| SamplingSettings { seed, ..SamplingSettings::default() });
     let ways: Vec<SamplingSettings> = std::iter::once(greedy()).chain(sampled).collect();
-    let prompts = (0..PROMPTS[full]).map(|number| {
+    let prompts = arguments.prompts.map_or(PROMPTS[full], |prompts| prompts as usize);
+    let prompts = (0..prompts).map(|number| {
         let (from, length) = (number * 5 % (text.len() / 2).max(1), text.len() / 2);
         let part = &text[from..from + length];
         [part, &part[..length - number % (length / 2).max(1)]].concat()
