@@ -21,7 +21,7 @@ use paceline_model::{Overrides, StageLayers};
 use paceline_proto::{Epoch, SessionId, TierOrder};
 use paceline_shard::actor::{self, Shard};
 use paceline_shard::worker::Links;
-use paceline_shard::{DiskTier, Feedback, MtpDrafter, Place, SharedStage, Stage, StageTier, feedback};
+use paceline_shard::{DiskTier, Drafter, Feedback, MtpDrafter, Place, SharedStage, Stage, StageTier, feedback};
 use paceline_text::{ChatTemplate, Tokenizer};
 use paceline_transport::local;
 use tokio::sync::{mpsc, watch};

@@ -1,6 +1,7 @@
 //! Chaos by one command: faults by seed under streaming clients, every token of which is known beforehand.
 //!
 //!     cargo run --release -p paceline-tests --example chaos -- --rounds 200 --seed 1
+//!     cargo run --release -p paceline-tests --example chaos -- --rounds 20 --draft mtp
 //!     cargo run --release -p paceline-tests --example chaos -- --restarts 20
 //!     cargo run --release -p paceline-tests --example chaos -- --disk-kills 50
 //!     cargo run --release -p paceline-tests --example chaos -- --soak 30
@@ -50,6 +51,9 @@ struct Arguments {
     /// The longest that a fault lasts, in seconds.
     #[arg(long, default_value_t = 30)]
     longest: u64,
+    /// Where drafts come from, as `paceline coordinator --draft` takes it.
+    #[arg(long, default_value = "lookup")]
+    draft: String,
     /// The `paceline` program; without it, the one of this build, which is built if need be.
     #[arg(long)]
     program: Option<PathBuf>,
@@ -66,7 +70,7 @@ fn main() -> ExitCode {
         model: arguments.model.clone(),
         stages,
         shards,
-        flags: flags.iter().map(|flag| (*flag).to_owned()).collect(),
+        flags: flags.iter().copied().chain(["--draft", &arguments.draft]).map(str::to_owned).collect(),
         disk_mib: None,
     };
     let mut output = std::io::stdout();
