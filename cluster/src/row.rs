@@ -21,7 +21,7 @@ use paceline_model::{Overrides, StageLayers};
 use paceline_proto::{Epoch, SessionId, TierOrder};
 use paceline_shard::actor::{self, Shard};
 use paceline_shard::worker::Links;
-use paceline_shard::{DiskTier, Drafter, Feedback, Place, SharedStage, Stage, StageTier, feedback};
+use paceline_shard::{DiskTier, Feedback, MtpDrafter, Place, SharedStage, Stage, StageTier, feedback};
 use paceline_text::{ChatTemplate, Tokenizer};
 use paceline_transport::local;
 use tokio::sync::{mpsc, watch};
@@ -163,7 +163,7 @@ fn load_stage(
         stage = tail::with_speller(stage, tokenizer);
     }
     if mtp {
-        let drafter = Drafter::load(&device, &plan.model, plan.memory, &plan.overrides, &mut progress);
+        let drafter = MtpDrafter::load(&device, &plan.model, plan.memory, &plan.overrides, &mut progress);
         stage = tail::with_drafter(stage, drafter)?;
     }
     let memory = stage.memory_use();

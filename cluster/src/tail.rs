@@ -30,9 +30,9 @@ pub(crate) fn with_speller(stage: Stage, tokenizer: &Tokenizer) -> Stage {
 }
 
 /// Lets a tail, recorded for it, guess at the tokens that follow.
-pub(crate) fn with_drafter(stage: Stage, drafter: paceline_shard::Result<Drafter>) -> Result<Stage> {
+pub(crate) fn with_drafter(stage: Stage, drafter: paceline_shard::Result<impl Drafter + 'static>) -> Result<Stage> {
     match drafter {
-        Ok(drafter) => Ok(stage.with_drafter(drafter)?),
+        Ok(drafter) => Ok(stage.with_drafter(Box::new(drafter))?),
         Err(error) => {
             warn!(%error, "the block for multi-token prediction cannot be loaded: no drafts are made with it");
             Ok(stage)

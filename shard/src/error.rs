@@ -181,6 +181,14 @@ pub enum Error {
     /// Logits and samplers are at the tail only.
     #[error("this stage has no logits and no samplers, it is not the last of its row")]
     NotTail,
+    /// A tail that computes other rows for its draft model than that reads.
+    #[error("the draft model reads rows of {wanted} values beside the tail's results, the tail has {found}")]
+    Features {
+        /// Values per row that the tail has, 0 if it has no such rows.
+        found: usize,
+        /// Values per row that the draft model reads.
+        wanted: usize,
+    },
     /// A layer whose memories are not here.
     #[error("layer {layer} is none of this stage's")]
     UnknownLayer {

@@ -92,6 +92,11 @@ impl SessionTable {
         self.sessions.get_mut(&session).ok_or(Error::UnknownSession { session })
     }
 
+    /// How many tokens a session's pages hold.
+    pub(crate) fn room_of(&self, memory: &SessionMemory) -> usize {
+        memory.pages.len() * self.memory.page_tokens
+    }
+
     /// All open sessions, ascending.
     pub(crate) fn list(&self) -> Vec<OpenSession> {
         let open = |(session, memory): (&SessionId, &SessionMemory)| OpenSession {

@@ -15,7 +15,7 @@ use paceline_proto::{
 use tracing::warn;
 
 use crate::checks::check_chunks;
-use crate::drafts::Drafter;
+use crate::drafts::{self, Drafter};
 use crate::feedback::Feedback;
 use crate::open_sessions::OpenSessions;
 use crate::rows::Rows;
@@ -58,7 +58,7 @@ pub struct Stage {
     open: OpenSessions,
     tail: Tail,
     /// What makes drafts, at a tail that has a draft model.
-    drafter: Option<Drafter>,
+    drafter: Option<Box<dyn Drafter>>,
     feedback: Feedback,
     next: StepId,
     rows: Rows,
@@ -140,16 +140,21 @@ impl Stage {
         }
     }
 
-    /// The same stage, a tail, with a draft model that has run nothing yet. The tail's program must have
-    /// [`features`](paceline_compute::program::Program::features).
+    /// The same stage, a tail, with a draft model that has run nothing yet. The tail's program must have the
+    /// [`features`](paceline_compute::program::Program::features) that it reads.
     ///
     /// # Errors
-    /// When this is not the tail, or its program has no features.
-    pub fn with_drafter(self, drafter: Drafter) -> Result<Self> {
-        if !self.place.last || self.loaded.program().features.is_none() {
+    /// When this is not the tail, or its program has no such features.
+    pub fn with_drafter(self, drafter: Box<dyn Drafter>) -> Result<Self> {
+        if !self.place.last {
             return Err(Error::NotTail);
         }
-        Ok(Self { drafter: Some(drafter), ..self })
+        let program = self.loaded.program();
+        let found = program.features.map_or(0, |features| program.width(features));
+        match drafter.features() {
+            Some(wanted) if found != wanted => Err(Error::Features { found, wanted }),
+            _ => Ok(Self { drafter: Some(drafter), ..self }),
+        }
     }
 
     /// Does it make drafts?
@@ -159,7 +164,7 @@ impl Stage {
 
     /// Bytes that it occupies, its draft model's among them.
     pub fn memory_use(&self) -> MemoryUse {
-        let (own, drafter) = (self.loaded.memory_use(), self.drafter.as_ref().map(Drafter::memory_use));
+        let (own, drafter) = (self.loaded.memory_use(), self.drafter.as_ref().map(|drafter| drafter.memory_use()));
         let MemoryUse { weights, pages, states, buffers } = drafter.unwrap_or_default();
         MemoryUse {
             weights: own.weights + weights,
@@ -353,16 +358,18 @@ impl Stage {
 impl Stage {
     /// Lets the draft model, if there is one, read what the step has made certain and guess on.
     fn draft(&mut self, chunks: &[Chunk], results: &mut [ChunkResult]) -> Result<()> {
-        let (Some(drafter), Some(features)) = (&mut self.drafter, self.loaded.program().features) else {
-            return Ok(());
-        };
+        let Some(drafter) = &mut self.drafter else { return Ok(()) };
         let rows = self.rows.positions.len();
         if rows == 0 {
             return Ok(());
         }
-        let values = self.rows.stream(rows * self.loaded.program().width(features));
-        self.loaded.read(features, 0..rows, values)?;
-        drafter.follow(values, chunks, results, &self.sessions)
+        let mut values = &[][..];
+        if let (Some(width), Some(features)) = (drafter.features(), self.loaded.program().features) {
+            let read = self.rows.stream(rows * width);
+            self.loaded.read(features, 0..rows, read)?;
+            values = read;
+        }
+        drafts::follow(drafter.as_mut(), values, chunks, results, &self.sessions)
     }
 }
 

@@ -16,7 +16,7 @@ use paceline_proto::{
     Chunk, ChunkInput, Epoch, Frame, Operation, Outcome, PageId, Payload, Reused, SamplingSettings, SessionId, Slot,
     Step, StepId, Verified, Verify, Wanted,
 };
-use paceline_shard::{Drafter, Feedback, Passed, Place, Stage};
+use paceline_shard::{Feedback, MtpDrafter, Passed, Place, Stage};
 use paceline_text::{Special, Tokenizer};
 use uuid::Uuid;
 
@@ -90,9 +90,9 @@ fn load(model: &Arc<Gguf>) -> Stage {
     let mut program = paceline_model::record(model, &StageLayers::of(0..layers, layers)).expect("a program");
     paceline_model::record_features(model, &overrides, &mut program).expect("features");
     let loaded = device.load(program, model, memory, &mut |_| {}).expect("memory");
-    let drafter = Drafter::load(&device, model, memory, &overrides, &mut |_| {}).expect("a block for prediction");
+    let drafter = MtpDrafter::load(&device, model, memory, &overrides, &mut |_| {}).expect("a block for prediction");
     let place = Place { index: 0, first: true, last: true, epoch: Epoch(0) };
-    Stage::new(place, loaded, Feedback::own()).with_drafter(drafter).expect("the tail")
+    Stage::new(place, loaded, Feedback::own()).with_drafter(Box::new(drafter)).expect("the tail")
 }
 
 /// Runs a prompt and up to [`TOKENS`] tokens after it.

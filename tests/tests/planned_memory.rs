@@ -7,7 +7,7 @@ use paceline_core::planner::{Cache, Host, Memory, Placement, Wishes, plan};
 use paceline_gguf::{Gguf, KvType, ModelShape, testing::PublishedShape};
 use paceline_model::{Overrides, StageLayers, record, record_features};
 use paceline_proto::Epoch;
-use paceline_shard::{Drafter, Feedback, Place, Stage};
+use paceline_shard::{Feedback, MtpDrafter, Place, Stage};
 use paceline_tests::model_run::cpu;
 use paceline_tests::models::model;
 
@@ -37,8 +37,8 @@ fn loaded(model: &Arc<Gguf>, placement: &Placement) -> Vec<(Memory, MemoryUse)> 
         let place = Place { index: 0, first: stage.first, last: stage.last, epoch: Epoch::default() };
         let mut loaded = Stage::new(place, loaded, Feedback::own());
         if mtp {
-            let drafter = Drafter::load(&device, model, spec, &overrides, &mut |_| {}).expect("there is memory");
-            loaded = loaded.with_drafter(drafter).expect("it is recorded for it");
+            let drafter = MtpDrafter::load(&device, model, spec, &overrides, &mut |_| {}).expect("there is memory");
+            loaded = loaded.with_drafter(Box::new(drafter)).expect("it is recorded for it");
         }
         (stage.memory, loaded.memory_use())
     };

@@ -13,7 +13,7 @@ use paceline_proto::{
     Chunk, ChunkInput, Epoch, Operation, Outcome, PageId, Payload, Reused, SampledToken, SamplingSettings, SessionId,
     Slot, Verify, Wanted,
 };
-use paceline_shard::{Drafter, Error, Feedback, Place, Stage, Taking, give};
+use paceline_shard::{Error, Feedback, MtpDrafter, Place, Stage, Taking, give};
 use paceline_tests::hand_row::{HandRow, Said, by_chance};
 use paceline_tests::models::model;
 use uuid::Uuid;
@@ -86,8 +86,8 @@ impl Row {
             if !drafts {
                 return stage;
             }
-            let drafter = Drafter::load(&device, model, memory, &overrides, &mut |_| {}).expect("a draft model");
-            stage.with_drafter(drafter).expect("the tail")
+            let drafter = MtpDrafter::load(&device, model, memory, &overrides, &mut |_| {}).expect("a draft model");
+            stage.with_drafter(Box::new(drafter)).expect("the tail")
         };
         Row { row: HandRow::of(&cuts(layers, stages), Epoch(1), make), next: 0 }
     }

@@ -14,7 +14,7 @@ use paceline_gguf::Gguf;
 use paceline_proto::{Epoch, Reply};
 use paceline_shard::actor;
 use paceline_shard::worker::Links;
-use paceline_shard::{Drafter, Feedback, SharedStage, Stage, StageTier};
+use paceline_shard::{Feedback, MtpDrafter, SharedStage, Stage, StageTier};
 use paceline_text::Tokenizer;
 use paceline_transport::{LinkReceiver, LinkReport, LinkSender, Pending, ReplySender};
 use tokio::sync::{oneshot, watch};
@@ -242,7 +242,7 @@ impl Workshop {
             }
         }
         if *mtp {
-            stage = tail::with_drafter(stage, Drafter::load(device, model, *memory, overrides, &mut count))?;
+            stage = tail::with_drafter(stage, MtpDrafter::load(device, model, *memory, overrides, &mut count))?;
         }
         Ok((stage, reused))
     }

@@ -19,6 +19,10 @@ use crate::{
     split::{self, Part},
 };
 
+/// What the names of a draft model's tensors begin with, where they are looked up beside those of the model that it
+/// drafts for.
+pub const DRAFT_PREFIX: &str = "draft.";
+
 /// A model file, or all parts of a split model, mapped read-only.
 ///
 /// Opening reads and checks the headers only, so a model of any size opens at once; tensor data are read from the disk
@@ -45,6 +49,7 @@ pub struct Gguf {
     metadata: Metadata,
     tensors: Vec<PlacedTensor>,
     index: HashMap<Arc<str>, usize>,
+    draft: Option<Box<Gguf>>,
 }
 
 struct OpenFile {
@@ -109,7 +114,8 @@ impl Gguf {
         let Header { metadata, tensors, data_start } = Header::read(bytes.as_slice(), &file)?;
         let part = Part::of(&metadata)?;
         part.expect_first(&file)?;
-        let mut gguf = Gguf { name, files: Vec::new(), metadata, tensors: Vec::new(), index: HashMap::new() };
+        let (files, placed, index) = (Vec::new(), Vec::new(), HashMap::new());
+        let mut gguf = Gguf { name, files, metadata, tensors: placed, index, draft: None };
         gguf.add_file(OpenFile::new(path, bytes, data_start), tensors)?;
         Ok((gguf, part))
     }
@@ -150,6 +156,19 @@ impl Gguf {
         }
     }
 
+    /// The same model, and with it another one that drafts for it. Tensors of that are found as
+    /// [`DRAFT_PREFIX`]`NAME`, so that one open model has everything that a tail needs; all else that is said of a
+    /// model is said of this one alone.
+    #[must_use]
+    pub fn with_draft(self, draft: Gguf) -> Gguf {
+        Gguf { draft: Some(Box::new(draft)), ..self }
+    }
+
+    /// The model that drafts for this one, if it was opened with one.
+    pub fn draft(&self) -> Option<&Gguf> {
+        self.draft.as_deref()
+    }
+
     /// The name of the (first) file, without its folder.
     pub fn name(&self) -> &str {
         &self.name
@@ -170,14 +189,17 @@ impl Gguf {
         self.metadata.require_str("general.architecture")
     }
 
-    /// All tensors, in the order of the file.
+    /// All tensors, in the order of the file; not those of its draft model.
     pub fn tensors(&self) -> impl ExactSizeIterator<Item = Tensor<'_>> {
         self.tensors.iter().map(|placed| self.lend(placed))
     }
 
-    /// The tensor called `name`, in constant time.
+    /// The tensor called `name`, its draft model's among them, in constant time.
     pub fn tensor(&self, name: &str) -> Option<Tensor<'_>> {
-        self.index.get(name).map(|&at| self.lend(&self.tensors[at]))
+        match (&self.draft, name.strip_prefix(DRAFT_PREFIX)) {
+            (Some(draft), Some(name)) => draft.tensor(name),
+            _ => self.index.get(name).map(|&at| self.lend(&self.tensors[at])),
+        }
     }
 
     /// The tensor called `name`, for one that must be there.
@@ -236,7 +258,8 @@ impl Gguf {
     }
 
     fn position(&self, part: &[u8]) -> Option<(&FileBytes, Range<usize>)> {
-        self.files.iter().find_map(|file| Some((&file.bytes, file.bytes.position(part)?)))
+        let own = self.files.iter().find_map(|file| Some((&file.bytes, file.bytes.position(part)?)));
+        own.or_else(|| self.draft()?.position(part))
     }
 
     fn lend<'a>(&'a self, placed: &'a PlacedTensor) -> Tensor<'a> {

@@ -24,7 +24,7 @@ pub mod testing;
 mod value;
 
 pub use error::{Error, Result};
-pub use gguf::{Gguf, ModelFile};
+pub use gguf::{DRAFT_PREFIX, Gguf, ModelFile};
 pub use header::{MAX_ALIGNMENT, MAX_HEADER_BYTES, MAX_METADATA_ENTRIES, MAX_NAME_BYTES, MAX_TENSORS};
 pub use kv_type::KvType;
 pub use metadata::Metadata;

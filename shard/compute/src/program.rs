@@ -414,6 +414,15 @@ impl Program {
         Weight(u32::try_from(index).expect("a model has some thousand tensors"))
     }
 
+    /// The same program with other names of its tensors: `prefix`, then what they were called.
+    #[must_use]
+    pub fn with_prefix(mut self, prefix: &str) -> Self {
+        for weight in &mut self.weights {
+            weight.tensor.insert_str(0, prefix);
+        }
+        self
+    }
+
     /// Adds an attention layer's memory.
     pub fn cache(&mut self, spec: CacheSpec) -> Cache {
         self.caches.push(spec);

@@ -75,6 +75,23 @@ fn a_slice_of_a_fused_tensor_is_one_matrix() {
 }
 
 #[test]
+fn a_draft_model_is_loaded_from_the_model_it_drafts_for() {
+    let mut file = GgufWriter::new();
+    file.tensor("fused", TensorType::F32, &[2, 2], floats([0.0, 1.0, 1.0, 0.0]));
+    file.tensor("bias", TensorType::F32, &[2], floats([10.0, 20.0]));
+    let draft = Gguf::from_vec(file.to_vec(), "draft").expect("the writer writes valid files");
+    let own = Arc::into_inner(model()).expect("nobody else has it");
+    let joint = Arc::new(own.with_draft(draft));
+    let device = CpuDevice::new(2, None).unwrap();
+    let (of_model, output) = slice(2..4);
+    let (of_draft, _) = slice(0..2);
+    let of_draft = of_draft.with_prefix(paceline_gguf::DRAFT_PREFIX);
+    let mut stages = [of_model, of_draft].map(|program| device.load(program, &joint, MEMORY, &mut |_| ()).unwrap());
+    let found = [0, 1].map(|stage| run(stages[stage].as_mut(), output));
+    assert_eq!(found, [[2.5, 3.5, 6.5, 7.5], [12.0, 21.0, 14.0, 23.0]]);
+}
+
+#[test]
 fn progress_counts_the_bytes_of_tensors() {
     let (program, _) = program(weight("fused", WeightUse::Matrix, Some(2..4)), 2);
     let mut read = Vec::new();

@@ -72,6 +72,34 @@ fn what_is_forgotten_comes_back() {
 }
 
 #[test]
+fn a_model_and_its_draft_are_one_open_model() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("draft.gguf");
+    let mut writer = GgufWriter::new();
+    writer.metadata("general.architecture", "qwen3");
+    writer.tensor("a", TensorType::F32, &[1], vec![9; 4]);
+    writer.tensor("only", TensorType::F32, &[1], vec![7; 4]);
+    writer.write(&path).unwrap();
+    let alone = Gguf::from_vec(two_tensors().to_vec(), "m.gguf").unwrap();
+    assert!(alone.draft().is_none() && alone.tensor("draft.a").is_none());
+
+    let joint = alone.with_draft(Gguf::open(&path).unwrap());
+    // All that is said of the model is said of it alone.
+    check_two_tensors(&joint);
+    assert_eq!(joint.files().len(), 1);
+    assert_eq!(joint.draft().unwrap().architecture().unwrap(), "qwen3");
+    assert_eq!(joint.tensor("draft.a").unwrap().data, [9; 4]);
+    let only = joint.require_tensor("draft.only").unwrap();
+    assert_eq!(only.data, [7; 4]);
+    assert!(joint.tensor("only").is_none() && joint.tensor("draft.b").is_none());
+    joint.read_ahead(only.data);
+    joint.forget(only.data);
+    assert_eq!(only.data, [7; 4]);
+    let error = joint.require_tensor("draft.b").unwrap_err();
+    assert_eq!(error.to_string(), "m.gguf: tensor \"draft.b\" is missing");
+}
+
+#[test]
 fn version_2_has_the_same_layout() {
     check_two_tensors(&Gguf::from_vec(GgufWriter { version: 2, ..two_tensors() }.to_vec(), "old").unwrap());
 }
