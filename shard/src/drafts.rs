@@ -11,8 +11,10 @@ use paceline_proto::{Chunk, ChunkInput, ChunkResult, Drafted, Outcome, Verify, W
 use crate::Result;
 use crate::sessions::SessionTable;
 
+mod dflash;
 mod mtp;
 
+pub use dflash::DflashDrafter;
 pub use mtp::MtpDrafter;
 
 /// What guesses at the tokens behind those that a tail has just made certain.

@@ -43,6 +43,14 @@ pub fn model(name: &str) -> Arc<Gguf> {
     Arc::new(open(name))
 }
 
+/// Opens two models together, of which the second drafts for the first.
+///
+/// # Panics
+/// If there is none of one of the names.
+pub fn drafted(name: &str, draft: &str) -> Arc<Gguf> {
+    Arc::new(open(name).with_draft(open(draft)))
+}
+
 fn open(name: &str) -> Gguf {
     if name == "tiny-hybrid-mtp-q8_0" {
         return Gguf::open(&tiny_hybrid()).expect("the embedded model is valid");

@@ -2,14 +2,15 @@
 
 use std::sync::Arc;
 
-use paceline_compute::device::{Device, LogSpec, MemorySpec, MemoryUse};
+use paceline_compute::device::{LogSpec, MemorySpec, MemoryUse};
 use paceline_core::planner::{Cache, Host, Memory, Placement, Wishes, plan};
 use paceline_gguf::{Gguf, KvType, ModelShape, testing::PublishedShape};
-use paceline_model::{Overrides, StageLayers, record, record_features};
+use paceline_model::StageLayers;
 use paceline_proto::Epoch;
-use paceline_shard::{Feedback, MtpDrafter, Place, Stage};
+use paceline_shard::Place;
+use paceline_tests::drafting;
 use paceline_tests::model_run::cpu;
-use paceline_tests::models::model;
+use paceline_tests::models::{drafted, model};
 
 const LARGE: Host = Host { memory_bytes: 1 << 50, threads: 2 };
 
@@ -27,19 +28,8 @@ fn loaded(model: &Arc<Gguf>, placement: &Placement) -> Vec<(Memory, MemoryUse)> 
     };
     let load = |stage: &paceline_core::planner::StagePlan| {
         let layers = StageLayers { layers: stage.layers.clone(), first: stage.first, last: stage.last };
-        let (device, overrides) = (cpu(), Overrides::default());
-        let mut program = record(model, &layers).expect("the model is understood");
-        let mtp = placement.mtp && stage.last;
-        if mtp {
-            record_features(model, &overrides, &mut program).expect("the model is understood");
-        }
-        let loaded = device.load(program, model, spec, &mut |_| {}).expect("there is memory");
         let place = Place { index: 0, first: stage.first, last: stage.last, epoch: Epoch::default() };
-        let mut loaded = Stage::new(place, loaded, Feedback::own());
-        if mtp {
-            let drafter = MtpDrafter::load(&device, model, spec, &overrides, &mut |_| {}).expect("there is memory");
-            loaded = loaded.with_drafter(Box::new(drafter)).expect("it is recorded for it");
-        }
+        let loaded = drafting::stage(model, &layers, &cpu(), spec, place, placement.mtp);
         (stage.memory, loaded.memory_use())
     };
     placement.stages.iter().map(load).collect()
@@ -78,17 +68,23 @@ fn no_model_takes_more_than_was_planned() {
         "nano-mtp-f32",
         "mini16-mtp-Q8_0",
     ] {
-        let model = model(name);
-        let blocks = ModelShape::read(&model).expect("a shape").blocks().len();
-        for (shards, rows) in [(1, 1), (1, 512), (2.min(blocks), 64)] {
-            let mut wishes = Wishes::new(shards, 256, 3);
-            wishes.step_rows = rows + 3;
-            wishes.cache = Cache { snapshots: rows % 5, pages: rows % 7 };
-            check(&model, &wishes, f64::INFINITY);
-            check(&model, &wishes.clone().with_drafts(rows % 20), f64::INFINITY);
-            if !ModelShape::read(&model).expect("a shape").mtp.is_empty() {
-                check(&model, &Wishes { mtp: true, ..wishes.with_drafts(1 + rows % 20) }, f64::INFINITY);
-            }
+        check_all(&model(name));
+    }
+    for (name, draft) in [("mini-f32", "mini-dflash-f32"), ("tiny-hybrid-mtp-q8_0", "tiny-dflash-q8_0")] {
+        check_all(&drafted(name, draft));
+    }
+}
+
+fn check_all(model: &Arc<Gguf>) {
+    let shape = ModelShape::read(model).expect("a shape");
+    for (shards, rows) in [(1, 1), (1, 512), (2.min(shape.blocks().len()), 64)] {
+        let mut wishes = Wishes::new(shards, 256, 3);
+        wishes.step_rows = rows + 3;
+        wishes.cache = Cache { snapshots: rows % 5, pages: rows % 7 };
+        check(model, &wishes, f64::INFINITY);
+        check(model, &wishes.clone().with_drafts(rows % 20), f64::INFINITY);
+        if !shape.mtp.is_empty() {
+            check(model, &Wishes { mtp: true, ..wishes.with_drafts(1 + rows % 20) }, f64::INFINITY);
         }
     }
 }

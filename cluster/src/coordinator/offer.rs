@@ -22,14 +22,14 @@ pub(crate) struct Offer {
     pub(super) model: ModelHash,
     path: String,
     pieces: Arc<Pieces>,
-    /// Values per row of its residual stream.
+    /// Values of a row between its stages, at most.
     pub(super) width: usize,
 }
 
 impl Offer {
     /// Hashes the model, unless that was done before; `hashes` is where results are kept.
     pub(crate) fn of(gguf: &Gguf, path: Option<&Path>, hashes: &Path) -> Result<Self> {
-        let width = ModelShape::read(gguf)?.embedding_length;
+        let width = ModelShape::read(gguf)?.sent_width();
         let reader = PieceReader::new();
         let (manifest, path) = match path {
             None => {

@@ -110,6 +110,10 @@ pub enum Error {
     #[error("{file}: key {key:?} says {declared} blocks, the file has tensors of {found}, numbered up to {last}")]
     BlockCount { file: String, key: String, declared: usize, found: usize, last: usize },
 
+    // Draft models.
+    #[error("{file}: a draft model {variant}, as {sign:?} says; only plain DFlash draft models can be used")]
+    DraftVariant { file: String, variant: &'static str, sign: String },
+
     // Key and value types.
     #[error("{given:?} is not a key or value type; known are {known}")]
     UnknownKvType { given: String, known: String },

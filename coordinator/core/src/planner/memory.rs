@@ -2,7 +2,7 @@
 
 use std::{iter::Sum, ops::Add};
 
-use paceline_gguf::{Layer, ModelShape};
+use paceline_gguf::{DflashShape, Layer, ModelShape};
 use serde::{Deserialize, Serialize};
 
 use super::{Logs, StagePlan, Wishes, cut::Stage, footprint::Footprint};
@@ -67,8 +67,31 @@ impl Memory {
             reserve: held.packed.saturating_sub(held.bytes) + SCRATCH_BYTES,
             mapped: if first { shape.embedding.bytes } else { 0 },
         };
-        let drafter = shape.mtp.first().filter(|_| last && wishes.mtp);
-        drafter.map_or(layers, |block| layers + Self::of_drafter(shape, block, first, wishes))
+        match (shape.mtp.first(), &shape.dflash) {
+            (_, Some(draft)) if last => layers + Self::of_dflash(shape, draft, first, wishes),
+            (Some(block), None) if last && wishes.mtp => layers + Self::of_drafter(shape, block, first, wishes),
+            _ => layers,
+        }
+    }
+
+    /// What a tail needs besides to make guesses with a DFlash model: a program of its own with own pages, and the
+    /// target's embeddings and head.
+    fn of_dflash(shape: &ModelShape, draft: &DflashShape, first: bool, wishes: &Wishes) -> Self {
+        let hidden_row = shape.hidden_row_bytes();
+        let layers = draft.layers.iter().map(|layer| Footprint::of_layer(layer, draft.embedding_length, false, wishes));
+        let footprint: Footprint = layers.sum();
+        let own = Wishes { logs: Logs::default(), ..wishes.clone() };
+        // What it reads as it comes and normed, here and where it was made.
+        let inputs = (wishes.step_rows as u64).saturating_mul(4 * hidden_row);
+        let held = footprint.weights + draft.norms;
+        Self {
+            weights: held.bytes,
+            key_value: footprint.key_value.saturating_mul((wishes.page_tokens * wishes.pages()) as u64),
+            states: 0,
+            buffers: footprint.buffers(shape, (true, true), &own).saturating_add(inputs),
+            reserve: held.packed.saturating_sub(held.bytes) + SCRATCH_BYTES,
+            mapped: if first { 0 } else { shape.embedding.bytes },
+        }
     }
 
     /// What a tail needs besides to make guesses with a block for multi-token prediction: a program of its own, whose
