@@ -13,9 +13,9 @@ use paceline_proto::{
     Chunk, ChunkInput, Epoch, Operation, Outcome, PageId, Payload, Reused, SampledToken, SamplingSettings, SessionId,
     Slot, Verify, Wanted,
 };
-use paceline_shard::{Error, Feedback, MtpDrafter, Place, Stage, Taking, give};
+use paceline_shard::{Drafter, Error, Feedback, ModelDrafter, MtpDrafter, Place, Stage, Taking, give};
 use paceline_tests::hand_row::{HandRow, Said, by_chance};
-use paceline_tests::models::model;
+use paceline_tests::models::{model, smollm2_path, with_draft};
 use uuid::Uuid;
 
 const SESSIONS: usize = 3;
@@ -77,17 +77,20 @@ impl Row {
         let make = |place: Place, cut: &Range<usize>| {
             let mut program = paceline_model::record(model, &StageLayers::of(cut.clone(), layers)).expect("a program");
             let overrides = Overrides::default();
-            let drafts = place.last && has_mtp(model).expect("a shape");
-            if drafts {
+            let mtp = place.last && model.draft().is_none() && has_mtp(model).expect("a shape");
+            if mtp {
                 record_features(model, &overrides, &mut program).expect("features");
             }
             let loaded = device.load(program, model, memory, &mut |_| {}).expect("a stage");
             let stage = Stage::new(place, loaded, Feedback::own());
-            if !drafts {
+            let drafter: Box<dyn Drafter> = if mtp {
+                Box::new(MtpDrafter::load(&device, model, memory, &overrides, &mut |_| {}).expect("a draft model"))
+            } else if place.last && model.draft().is_some() {
+                Box::new(ModelDrafter::load(&device, model, memory, &mut |_| {}).expect("a draft model"))
+            } else {
                 return stage;
-            }
-            let drafter = MtpDrafter::load(&device, model, memory, &overrides, &mut |_| {}).expect("a draft model");
-            stage.with_drafter(Box::new(drafter)).expect("the tail")
+            };
+            stage.with_drafter(drafter).expect("the tail")
         };
         Row { row: HandRow::of(&cuts(layers, stages), Epoch(1), make), next: 0 }
     }
@@ -269,17 +272,18 @@ fn pure_attention_says_the_same_with_any_drafts() {
     check("mini-llama-f32", &[1, 2]);
 }
 
-/// What the tail guesses is the same on any number of stages, whoever else is in the step, and changes nothing.
-#[test]
-fn drafts_of_the_tail_change_nothing() {
-    let model = model("nano-mtp-f32");
-    let expected = plain(&model);
+/// What the tail guesses, `most` tokens at a time, is the same on any number of stages, whoever else is in the step, and
+/// changes nothing. Returns how many guesses of the greedy session were run and how many were right, in each row.
+fn check_tail(model: &Arc<Gguf>, rows_of: &[(usize, bool)], most: usize) -> Vec<(usize, usize)> {
+    let expected = plain(model);
     let mut guesses: Option<Vec<Vec<u32>>> = None;
-    for (stages, together) in [(1, false), (1, true), (2, true), (4, false)] {
-        let mut row = Row::load(&model, stages, Isa::detect());
+    let mut right = Vec::new();
+    for (stages, together) in rows_of.iter().copied() {
+        let mut row = Row::load(model, stages, Isa::detect());
         let mut talks: Vec<Talk> = (0..SESSIONS).map(Talk::new).collect();
         let mut found = vec![Vec::new(); SESSIONS];
         let mut operations: Vec<Operation> = talks.iter().flat_map(Talk::opening).collect();
+        right.push((0, 0));
         while talks.iter().any(|talk| talk.said.len() < ANSWER) {
             let mut running: Vec<usize> = (0..SESSIONS).filter(|one| talks[*one].said.len() < ANSWER).collect();
             running.truncate(if together { SESSIONS } else { 1 });
@@ -287,7 +291,7 @@ fn drafts_of_the_tail_change_nothing() {
                 let talk = &talks[*number];
                 let mut chunk = talk.chunk(&talk.guessed);
                 if let Wanted::Verify(verify) = &mut chunk.wanted {
-                    verify.propose = 3;
+                    verify.propose = most as u32;
                 }
                 chunk
             };
@@ -297,8 +301,12 @@ fn drafts_of_the_tail_change_nothing() {
             let mut logits = rows(&logits, wanted.iter().sum());
             for ((number, outcome), wanted) in running.into_iter().zip(outcomes).zip(wanted) {
                 let own: Vec<Vec<u32>> = logits.drain(..wanted).collect();
+                let said = talks[number].said.len();
                 assert!(!talks[number].take(outcome, &own));
-                assert_eq!(talks[number].guessed.len(), 3, "it guesses as often as it is asked");
+                if let (0, Some((run, right))) = (number, right.last_mut()) {
+                    (*run, *right) = (*run + wanted - 1, *right + talks[number].said.len() - said - 1);
+                }
+                assert_eq!(talks[number].guessed.len(), most, "it guesses as often as it is asked");
                 found[number].extend(talks[number].guessed.clone());
             }
         }
@@ -307,6 +315,40 @@ fn drafts_of_the_tail_change_nothing() {
             None => guesses = Some(found),
             Some(guesses) => assert!(*guesses == found, "other guesses on {stages} stages, together {together}"),
         }
+    }
+    right
+}
+
+/// Stages, and whether all sessions are in the same steps.
+const TAILS: [(usize, bool); 4] = [(1, false), (1, true), (2, true), (4, false)];
+
+#[test]
+fn drafts_of_the_tail_change_nothing() {
+    check_tail(&model("nano-mtp-f32"), &TAILS, 3);
+}
+
+#[test]
+fn drafts_of_another_model_change_nothing() {
+    for [model, draft] in
+        [["nano16-f32", "nano-f32"], ["nano16-f32", "mini-llama-f32"], ["mini16-Q8_0", "nano-moe-f32"]]
+    {
+        check_tail(&with_draft(model, draft), &TAILS, 5);
+    }
+    check_tail(&with_draft("mini-llama-f32", "nano16-f32"), &TAILS[..3], 5);
+}
+
+/// Greedy guesses of the very same model are what it says, to the last.
+#[test]
+fn a_model_that_drafts_for_itself_is_right() {
+    for name in ["nano16-f32", "nano-moe-f32", "tiny-hybrid-mtp-q8_0"] {
+        for (run, right) in check_tail(&with_draft(name, name), &TAILS, UNCERTAIN) {
+            assert!(run > ANSWER / 2 && run == right, "{name}: {right} of {run} guesses were right");
+        }
+    }
+    let Some(path) = smollm2_path() else { return };
+    let open = || Gguf::open(&path).expect("the fetched model is valid");
+    for (run, right) in check_tail(&Arc::new(open().with_draft(open())), &[(2, true)], 4) {
+        assert!(run > ANSWER / 2 && run == right, "SmolLM2: {right} of {run} guesses were right");
     }
 }
 

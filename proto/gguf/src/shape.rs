@@ -98,6 +98,8 @@ pub struct ModelShape {
     pub output_norm: Weights,
     /// Whatever belongs to none of the above, such as `rope_freqs.weight`.
     pub other: Weights,
+    /// The model that drafts for it, if it was opened with one; it counts in nothing that is said of this one.
+    pub draft: Option<Box<ModelShape>>,
 }
 
 impl ModelShape {

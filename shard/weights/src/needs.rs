@@ -40,6 +40,13 @@ pub struct StageParts {
     pub mtp: bool,
 }
 
+impl StageParts {
+    /// A whole model with so many main layers.
+    pub fn whole(layers: usize) -> Self {
+        Self { layers: 0..layers, first: true, last: true, mtp: false }
+    }
+}
+
 /// All pieces that a stage needs before it can load, in order: the headers, its layers' tensors, the embeddings where
 /// it embeds tokens or makes drafts, the last norm and the head (or the embeddings in place of one) where it is the
 /// last, and whatever belongs to no layer.

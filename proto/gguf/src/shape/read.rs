@@ -40,6 +40,7 @@ pub(super) fn model_shape(gguf: &Gguf) -> Result<ModelShape> {
         output: output.map(Weights::from),
         output_norm: output_norm.into(),
         other: weights.other,
+        draft: gguf.draft().map(|draft| model_shape(draft).map(Box::new)).transpose()?,
     })
 }
 

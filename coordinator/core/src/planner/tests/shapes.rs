@@ -77,6 +77,7 @@ prop_compose! {
             output: output.map(weights),
             output_norm: weights(10),
             other: weights(other),
+            draft: None,
         }
     }
 }
@@ -98,5 +99,6 @@ pub(super) fn narrow() -> ModelShape {
         output: None,
         output_norm: weights(10),
         other: Weights::default(),
+        draft: None,
     }
 }
