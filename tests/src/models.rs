@@ -25,9 +25,18 @@ pub fn tiny_hybrid() -> PathBuf {
 /// # Panics
 /// If it is missing in CI, or not valid.
 pub fn smollm2() -> Option<Arc<Gguf>> {
+    let path = smollm2_path()?;
+    Some(Arc::new(Gguf::open(&path).expect("the fetched model is valid")))
+}
+
+/// Where it is.
+///
+/// # Panics
+/// If it is missing in CI.
+pub fn smollm2_path() -> Option<PathBuf> {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../target/models/SmolLM2-135M-Instruct.Q4_1.gguf");
     if path.exists() {
-        return Some(Arc::new(Gguf::open(&path).expect("the fetched model is valid")));
+        return Some(path);
     }
     assert!(std::env::var_os("CI").is_none(), "{} must be there in CI: run tests/fetch-models", path.display());
     // Straight to the terminal: the output of tests that pass is hidden.
@@ -43,11 +52,11 @@ pub fn model(name: &str) -> Arc<Gguf> {
     Arc::new(open(name))
 }
 
-/// Opens two models together, of which the second drafts for the first.
+/// Opens a model and another one that drafts for it, by their names.
 ///
 /// # Panics
-/// If there is none of one of the names.
-pub fn drafted(name: &str, draft: &str) -> Arc<Gguf> {
+/// If there are none of these names.
+pub fn with_draft(name: &str, draft: &str) -> Arc<Gguf> {
     Arc::new(open(name).with_draft(open(draft)))
 }
 

@@ -11,7 +11,7 @@ use paceline_model::{DRAFT, INJECT, Overrides, StageLayers, record, record_dflas
 use paceline_tests::drafting::cuts;
 use paceline_tests::golden::{Golden, distance};
 use paceline_tests::model_run::cpu;
-use paceline_tests::models::{drafted, model};
+use paceline_tests::models::{model, with_draft};
 
 /// Ranges of layers.
 type Cuts<'a> = &'a [Range<usize>];
@@ -84,7 +84,7 @@ fn keys_and_logits_are_those_of_the_reference() {
         println!("{what}: {distance:?}");
         assert!(distance.max <= 1e-3 && distance.rms <= 1e-3, "{what}: {distance:?}");
     };
-    let model = drafted("mini-f32", "mini-dflash-f32");
+    let model = with_draft("mini-f32", "mini-dflash-f32");
     let tokens = Golden::named("mini-f32").tokens("prompt_tokens");
     let (features, _) = features(&model, &cuts(4, 1), &tokens);
     let (program, shape) = record_dflash(&model).expect("a draft model");
@@ -117,7 +117,7 @@ fn buffer(program: &Program, name: &str) -> Buffer {
 /// that it reads carry it.
 #[test]
 fn features_do_not_depend_on_the_cut() {
-    let model = drafted("mini-f32", "mini-dflash-f32");
+    let model = with_draft("mini-f32", "mini-dflash-f32");
     let tokens: Vec<u32> = (0..50).map(|at| (at * 7 + 3) % 320).collect();
     let (expected, _) = features(&model, &cuts(4, 1), &tokens);
     let ways: [(Cuts<'_>, &[usize]); 4] = [
@@ -136,7 +136,7 @@ fn features_do_not_depend_on_the_cut() {
 /// What a draft model reads changes nothing of what a stage computes.
 #[test]
 fn stages_that_are_read_compute_the_same() {
-    let (plain, read_of) = (model("mini-f32"), drafted("mini-f32", "mini-dflash-f32"));
+    let (plain, read_of) = (model("mini-f32"), with_draft("mini-f32", "mini-dflash-f32"));
     let tokens: Vec<u32> = (0..50).map(|at| (at * 5 + 1) % 320).collect();
     let part = StageLayers::of(0..4, 4);
     let programs = [
@@ -157,7 +157,7 @@ fn stages_that_are_read_compute_the_same() {
 fn a_model_without_a_draft_is_refused() {
     let error = record_dflash(&model("mini-f32")).expect_err("there is none");
     assert_eq!(error.to_string(), "the model was opened without a DFlash draft model");
-    let error = record_dflash(&drafted("nano-f32", "mini-dflash-f32")).expect_err("it does not fit");
+    let error = record_dflash(&with_draft("nano-f32", "mini-dflash-f32")).expect_err("it does not fit");
     assert!(
         error.to_string().contains("\"dflash.embedding_length\" is 256, which is not that of the model"),
         "{error}"

@@ -14,7 +14,7 @@ use paceline_proto::{
 use paceline_shard::{Error, Taking, give};
 use paceline_tests::drafting::{self, cuts};
 use paceline_tests::hand_row::{HandRow, Said, by_chance};
-use paceline_tests::models::{drafted, model};
+use paceline_tests::models::{model, smollm2_path, with_draft};
 use uuid::Uuid;
 
 const SESSIONS: usize = 3;
@@ -257,27 +257,34 @@ fn pure_attention_says_the_same_with_any_drafts() {
     check("mini-llama-f32", &[1, 2]);
 }
 
-/// What the tail guesses is the same on any number of stages, whoever else is in the step, and changes nothing.
-fn drafts_of_the_tail_change_nothing(model: &Arc<Gguf>, without: &Arc<Gguf>, propose: u32) {
-    let expected = plain(without);
+/// What the tail guesses, `most` tokens at a time, is the same on any number of stages, whoever else is in the step, and
+/// changes nothing. Returns how many guesses of the greedy session were run and how many were right, in each row.
+fn check_tail(model: &Arc<Gguf>, rows_of: &[(usize, bool)], most: usize) -> Vec<(usize, usize)> {
+    let expected = plain(model);
     let mut guesses: Option<Vec<Vec<u32>>> = None;
-    for (stages, together) in [(1, false), (1, true), (2, true), (4, false)] {
+    let mut right = Vec::new();
+    for (stages, together) in rows_of.iter().copied() {
         let mut row = Row::load(model, stages, Isa::detect());
         let mut talks: Vec<Talk> = (0..SESSIONS).map(Talk::new).collect();
         let mut found = vec![Vec::new(); SESSIONS];
         let mut operations: Vec<Operation> = talks.iter().flat_map(Talk::opening).collect();
+        right.push((0, 0));
         while talks.iter().any(|talk| talk.said.len() < ANSWER) {
             let mut running: Vec<usize> = (0..SESSIONS).filter(|one| talks[*one].said.len() < ANSWER).collect();
             running.truncate(if together { SESSIONS } else { 1 });
-            let chunk = |number: &usize| talks[*number].proposing(&talks[*number].guessed, propose);
+            let chunk = |number: &usize| talks[*number].proposing(&talks[*number].guessed, most as u32);
             let chunks: Vec<Chunk> = running.iter().map(chunk).collect();
             let wanted: Vec<usize> = chunks.iter().map(|chunk| chunk.wanted.wanted_rows(chunk.input.rows())).collect();
             let (outcomes, logits) = row.run(std::mem::take(&mut operations), chunks);
             let mut logits = rows(&logits, wanted.iter().sum());
             for ((number, outcome), wanted) in running.into_iter().zip(outcomes).zip(wanted) {
                 let own: Vec<Vec<u32>> = logits.drain(..wanted).collect();
+                let said = talks[number].said.len();
                 assert!(!talks[number].take(outcome, &own));
-                assert_eq!(talks[number].guessed.len(), propose as usize, "it guesses as often as it is asked");
+                if let (0, Some((run, right))) = (number, right.last_mut()) {
+                    (*run, *right) = (*run + wanted - 1, *right + talks[number].said.len() - said - 1);
+                }
+                assert_eq!(talks[number].guessed.len(), most, "it guesses as often as it is asked");
                 found[number].extend(talks[number].guessed.clone());
             }
         }
@@ -287,20 +294,49 @@ fn drafts_of_the_tail_change_nothing(model: &Arc<Gguf>, without: &Arc<Gguf>, pro
             Some(guesses) => assert!(*guesses == found, "other guesses on {stages} stages, together {together}"),
         }
     }
+    right
+}
+
+/// Stages, and whether all sessions are in the same steps.
+const TAILS: [(usize, bool); 4] = [(1, false), (1, true), (2, true), (4, false)];
+
+#[test]
+fn drafts_of_the_tail_change_nothing() {
+    check_tail(&model("nano-mtp-f32"), &TAILS, 3);
 }
 
 #[test]
-fn drafts_of_a_block_for_prediction_change_nothing() {
-    let model = model("nano-mtp-f32");
-    drafts_of_the_tail_change_nothing(&model, &model, 3);
+fn drafts_of_another_model_change_nothing() {
+    for [model, draft] in
+        [["nano16-f32", "nano-f32"], ["nano16-f32", "mini-llama-f32"], ["mini16-Q8_0", "nano-moe-f32"]]
+    {
+        check_tail(&with_draft(model, draft), &TAILS, 5);
+    }
+    check_tail(&with_draft("mini-llama-f32", "nano16-f32"), &TAILS[..3], 5);
 }
 
-/// As long as blocks are, and shorter.
+/// Greedy guesses of the very same model are what it says, to the last.
+#[test]
+fn a_model_that_drafts_for_itself_is_right() {
+    for name in ["nano16-f32", "nano-moe-f32", "tiny-hybrid-mtp-q8_0"] {
+        for (run, right) in check_tail(&with_draft(name, name), &TAILS, UNCERTAIN) {
+            assert!(run > ANSWER / 2 && run == right, "{name}: {right} of {run} guesses were right");
+        }
+    }
+    let Some(path) = smollm2_path() else { return };
+    let open = || Gguf::open(&path).expect("the fetched model is valid");
+    for (run, right) in check_tail(&Arc::new(open().with_draft(open())), &[(2, true)], 4) {
+        assert!(run > ANSWER / 2 && run == right, "SmolLM2: {right} of {run} guesses were right");
+    }
+}
+
+/// As many as a block has, and fewer. What a target says that is read for the draft model is what it says alone.
 #[test]
 fn drafts_of_a_dflash_model_change_nothing() {
-    let model = drafted("mini-f32", "mini-dflash-f32");
-    for propose in [7, 3] {
-        drafts_of_the_tail_change_nothing(&model, &self::model("mini-f32"), propose);
+    let model = with_draft("mini-f32", "mini-dflash-f32");
+    assert_same(&plain(&model), &plain(&self::model("mini-f32")), "with a draft model");
+    for most in [7, 3] {
+        check_tail(&model, &TAILS, most);
     }
 }
 
@@ -365,7 +401,7 @@ fn logs_move_with_their_states() {
 /// What a draft model remembers does not move with them: it guesses on, and the text is the same.
 #[test]
 fn a_dflash_model_guesses_on_where_it_remembers_nothing() {
-    let model = drafted("mini-f32", "mini-dflash-f32");
+    let model = with_draft("mini-f32", "mini-dflash-f32");
     move_while_drafting(&model, &plain(&self::model("mini-f32")), |talk, _, _| talk.proposing(&talk.guessed, 4));
 }
 

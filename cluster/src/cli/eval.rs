@@ -100,6 +100,9 @@ pub(crate) struct SelfcheckArgs {
     /// Run every combination for every type of keys and values, the slow kernels too, however long it takes.
     #[arg(long)]
     pub(crate) full: bool,
+    /// Compare answers with the drafts of this model too: a GGUF file with the same vocabulary.
+    #[arg(long, value_name = "FILE")]
+    pub(crate) draft: Option<PathBuf>,
     /// Print the results as JSON.
     #[arg(long)]
     pub(crate) json: bool,

@@ -22,6 +22,7 @@ mod tensor;
 mod tensor_type;
 pub mod testing;
 mod value;
+mod vocabulary;
 
 pub use error::{Error, Result};
 pub use gguf::{DRAFT_PREFIX, Gguf, ModelFile};

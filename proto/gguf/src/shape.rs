@@ -100,6 +100,8 @@ pub struct ModelShape {
     pub output_norm: Weights,
     /// Whatever belongs to none of the above, such as `rope_freqs.weight`.
     pub other: Weights,
+    /// The model that drafts for it, if it was opened with one; it counts in nothing that is said of this one.
+    pub draft: Option<Box<ModelShape>>,
     /// The DFlash model that drafts for it, if it was opened with one.
     pub dflash: Option<DflashShape>,
 }
@@ -199,22 +201,24 @@ impl ModelShape {
         self.sent_width() as u64 * HIDDEN_ELEMENT_BYTES
     }
 
-    /// Checks that every attention head, those of MTP blocks and of a DFlash model included, can be cached in these
-    /// types.
+    /// Checks that every attention head, MTP included, can be cached in these types.
     ///
     /// # Errors
     /// [`Error::HeadNotWholeBlocks`] if a head is not a whole number of the type's blocks.
     pub fn check_key_value_types(&self, key: KvType, value: KvType) -> Result<()> {
-        let drafting = self.dflash.iter().flat_map(|draft| &draft.layers);
-        for layer in self.layers.iter().chain(&self.mtp).chain(drafting) {
-            let LayerKind::Attention { key_dim, value_dim, .. } = layer.kind else { continue };
-            for (dim, kind) in [(key_dim, key), (value_dim, value)] {
-                let block_len = kind.block_len();
-                if !dim.is_multiple_of(block_len) {
-                    return Err(Error::HeadNotWholeBlocks { dim, kind, block_len });
-                }
+        check_types(self.layers.iter().chain(&self.mtp), key, value)
+    }
+}
+
+fn check_types<'a>(layers: impl IntoIterator<Item = &'a Layer>, key: KvType, value: KvType) -> Result<()> {
+    for layer in layers {
+        let LayerKind::Attention { key_dim, value_dim, .. } = layer.kind else { continue };
+        for (dim, kind) in [(key_dim, key), (value_dim, value)] {
+            let block_len = kind.block_len();
+            if !dim.is_multiple_of(block_len) {
+                return Err(Error::HeadNotWholeBlocks { dim, kind, block_len });
             }
         }
-        Ok(())
     }
+    Ok(())
 }

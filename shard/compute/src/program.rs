@@ -76,7 +76,7 @@ pub struct WeightSpec {
     pub usage: WeightUse,
     /// Only these rows of it (of every expert): some files store several matrices fused into one.
     pub rows: Option<Range<usize>>,
-    /// Only these columns of a [`WeightUse::Matrix`], which are whole blocks: the ones that meet one part of its input.
+    /// Only these columns of a [`WeightUse::Matrix`], whole blocks: those that meet one part of its input.
     pub columns: Option<Range<usize>>,
 }
 
@@ -256,7 +256,7 @@ pub enum Op {
         gate_offset: Option<usize>,
         /// Scale of the scores.
         scale: f32,
-        /// Does a row see only the rows before it? Else it sees all rows of its chunk.
+        /// Does a row see only the rows before it? Else all rows of its chunk.
         causal: bool,
         /// The keys and values.
         cache: Cache,
@@ -402,8 +402,7 @@ pub struct Recorded {
 pub struct Program {
     /// The operations in order.
     pub ops: Vec<Recorded>,
-    /// Where the operations of a further entry begin, ascending. Each run executes the operations of one entry; all
-    /// have the same buffers, weights and memories. Most programs have a single entry, and nothing here.
+    /// Where further entries begin. A run executes the operations of one; all have the same buffers and memories.
     pub cuts: Vec<usize>,
     /// Shapes of the buffers; `Buffer(i)` is `buffers[i]`.
     pub buffers: Vec<BufferSpec>,
@@ -415,14 +414,13 @@ pub struct Program {
     pub states: Vec<StateSpec>,
     /// The residual stream `(rows, width)`.
     pub stream: Option<Buffer>,
-    /// Where rows that come in as vectors go: before an entry's first operation, or in place of tokens (see `embeds`).
+    /// Where rows that come in as vectors go, before an entry's first operation.
     pub input: Option<Buffer>,
-    /// The rows that go on to the next stage, which are its input; not on the last stage.
+    /// The rows that are the next stage's input; not on the last stage.
     pub output: Option<Buffer>,
-    /// Do vectors stand in place of tokens in entries with an [`Op::Embed`]? Else they are copied into `input`. A draft
-    /// model may have both: rows of the model that it drafts for, and the tokens behind them.
+    /// Do vectors stand in place of tokens in entries with an [`Op::Embed`]? Else rows may have both.
     pub embeds: bool,
-    /// What a draft model reads of all tokens of the step, `(rows, width)`; last stage only, where there is one.
+    /// What a draft model reads of all tokens, `(rows, width)`; last stage only, where there is one.
     pub features: Option<Buffer>,
     /// The final hidden rows after the last norm, `(wanted rows, width)`; last stage only.
     pub hidden: Option<Buffer>,
@@ -467,11 +465,6 @@ impl Program {
     pub fn state(&mut self, spec: StateSpec) -> State {
         self.states.push(spec);
         State(u16::try_from(self.states.len() - 1).expect("a model has some hundred layers"))
-    }
-
-    /// What is recorded from here on belongs to a further entry.
-    pub fn cut(&mut self) {
-        self.cuts.push(self.ops.len());
     }
 
     /// The operations of each entry.

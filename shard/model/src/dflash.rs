@@ -67,7 +67,8 @@ pub(crate) fn record(target: &Settings<'_>, draft: &Settings<'_>) -> Result<Prog
     let attentions = attentions.collect::<Result<Vec<_>>>()?;
 
     let caches = inject(&mut recorder, draft, &attentions)?;
-    recorder.program().cut();
+    let program = recorder.program();
+    program.cuts.push(program.ops.len());
 
     recorder.leave_layers();
     let (table, stream) = (recorder.of_target(EMBEDDINGS, WeightUse::Table)?, recorder.stream());

@@ -113,10 +113,10 @@ impl DflashDrafter {
         }
         let (tokens, positions, wanted) = (&tokens[..], &positions[..], &wanted[..]);
         self.loaded.run_entry(DRAFT, &StepInputs { chunks: &rows, tokens, vectors: &[], positions, wanted })?;
-        let mut row = 0;
+        let (vocabulary, mut row) = (self.loaded.program().width(self.logits), 0);
         for block in blocks {
             for mask in 0..block.masks {
-                let guess = best(self.loaded.as_mut(), self.logits, row + mask)?;
+                let guess = best(self.loaded.as_mut(), self.logits, row + mask, vocabulary)?;
                 if !chunks[block.chunk].take(guess, &mut guesses[block.chunk]) {
                     break;
                 }

@@ -2,7 +2,7 @@
 
 use super::keys::{Heads, Keys};
 use super::read::{BlockTensors, WeightsByBlock};
-use super::{Layer, ModelShape, Weights};
+use super::{Layer, ModelShape, Weights, check_types};
 use crate::{Error, Gguf, KvType, Metadata, Result, Shape};
 
 /// Tokens of a block where the file says nothing.
@@ -88,6 +88,22 @@ impl DflashShape {
     /// All weights of the file.
     pub fn total(&self) -> Weights {
         self.layers.iter().map(|layer| layer.weights).sum::<Weights>() + self.projection + self.norms
+    }
+
+    /// How many layers a draft model has, whatever it drafts for.
+    ///
+    /// # Errors
+    /// A file that says another number than it has.
+    pub fn count_layers(draft: &Gguf) -> Result<usize> {
+        WeightsByBlock::of(draft).check_count(&Keys { gguf: draft, prefix: Self::ARCHITECTURE })
+    }
+
+    /// Checks that every attention head can be cached in these types.
+    ///
+    /// # Errors
+    /// [`Error::HeadNotWholeBlocks`]
+    pub fn check_key_value_types(&self, key: KvType, value: KvType) -> Result<()> {
+        check_types(&self.layers, key, value)
     }
 
     /// Bytes of keys and values that one token adds.

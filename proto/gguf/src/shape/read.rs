@@ -40,14 +40,16 @@ pub(super) fn model_shape(gguf: &Gguf) -> Result<ModelShape> {
         output: output.map(Weights::from),
         output_norm: output_norm.into(),
         other: weights.other,
+        draft: None,
         dflash: None,
     };
-    match gguf.draft().filter(|draft| DflashShape::is_one(draft)) {
+    match gguf.draft() {
         None => Ok(shape),
-        Some(draft) => {
+        Some(draft) if DflashShape::is_one(draft) => {
             let draft = DflashShape::read(draft, &shape)?;
             Ok(shape.drafted_by(draft))
         }
+        Some(draft) => Ok(ModelShape { draft: Some(Box::new(model_shape(draft)?)), ..shape }),
     }
 }
 

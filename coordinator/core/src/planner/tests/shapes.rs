@@ -78,6 +78,7 @@ prop_compose! {
             output_norm: weights(10),
             other: weights(other),
             dflash: None,
+            draft: None,
         }
     }
 }
@@ -100,5 +101,6 @@ pub(super) fn narrow() -> ModelShape {
         output_norm: weights(10),
         other: Weights::default(),
         dflash: None,
+        draft: None,
     }
 }

@@ -176,9 +176,9 @@ fn entries_are_run_apart() {
     let (taken, bias) = (fixture.buffer("taken", 2), fixture.vector("bias", &[1.0; 2]));
     let scale = fixture.vector("scale", &[1.0; WIDTH]);
     fixture.program.input = Some(taken);
-    fixture.program.cut();
+    fixture.program.cuts.push(fixture.program.ops.len());
     fixture.record(Op::AddBias { buffer: taken, bias });
-    fixture.program.cut();
+    fixture.program.cuts.push(fixture.program.ops.len());
     fixture.record(Op::AddBias { buffer: stream, bias: scale });
     let mut stage = fixture.load(Isa::detect(), 2);
     let step = good();
