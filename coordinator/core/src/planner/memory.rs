@@ -77,7 +77,7 @@ impl Memory {
         let own = Wishes { step_rows: rows, drafter: None, ..wishes.clone() };
         let needed = match wishes.drafter {
             None => None,
-            Some(TailDrafter::Mtp) => shape.mtp.first().map(|block| Self::of_mtp(shape, block, first, own)),
+            Some(TailDrafter::Mtp) => shape.mtp.first().map(|block| Self::of_mtp(shape, block, first, &own)),
             Some(TailDrafter::Model { key_type, value_type }) => {
                 let own = Wishes { key_type, value_type, ..own };
                 shape.draft.as_deref().map(|draft| Self::of_draft(draft, &own))
@@ -116,11 +116,11 @@ impl Memory {
     }
 
     /// A block for multi-token prediction, which has its own pages, the tail's head, and a hidden row for each slot.
-    fn of_mtp(shape: &ModelShape, block: &Layer, first: bool, wishes: Wishes) -> Self {
+    fn of_mtp(shape: &ModelShape, block: &Layer, first: bool, wishes: &Wishes) -> Self {
         let hidden_row = shape.hidden_row_bytes();
-        let footprint = Footprint::of(block, shape, &wishes);
+        let footprint = Footprint::of(block, shape, wishes);
         let rows = wishes.step_rows;
-        let own = Wishes { logs: Logs::default(), ..wishes };
+        let own = Wishes { logs: Logs::default(), ..wishes.clone() };
         // The embedding, two norms and both side by side; and what it reads, here and where it was made.
         let inputs = (rows as u64).saturating_mul(7 * hidden_row);
         let pending = (own.slots() as u64).saturating_mul(hidden_row);
