@@ -74,9 +74,10 @@ pub(crate) fn coordinator(arguments: &CoordinatorArgs) -> Result<()> {
     let authority = Arc::new(state.authority()?);
     let identity = state.identity(&authority)?;
     let store = state.store()?;
-    let gguf = model::open(&arguments.model)?;
+    let gguf = model::open_with_draft(&arguments.model, &arguments.layout.draft)?;
     check_shards(&gguf, arguments.layout.shards)?;
-    let offer = Offer::of(&gguf, arguments.model.model.as_deref(), &state.subfolder("hashes"))?;
+    let (model, draft) = (arguments.model.model.as_deref(), arguments.layout.draft.file());
+    let offer = Offer::of(&gguf, model, draft, &state.subfolder("hashes"))?;
     let responses = ResponseFolder::open(state.subfolder("responses"))?;
     let http = Http::new(listener, &arguments.api, &gguf)?.keeping(Arc::new(responses));
     let parts = Parts { state, authority, identity, store, gguf, offer, http, supervisor };
@@ -156,8 +157,12 @@ fn membership(
     let shape = ModelShape::read(gguf)?;
     let wishes = layout::wishes(&shape, &arguments.model, &arguments.layout, Some(arguments.prefill_chunk))?;
     let cache_ram = arguments.layout.cache_ram.unwrap_or_default();
-    let purpose =
-        Purpose { program: PROGRAM.to_owned(), model: offer.model, wishes: format!("{wishes:?} {cache_ram:?}") };
+    let draft = offer.draft.as_ref().map(|draft| draft.hash.to_string());
+    let purpose = Purpose {
+        program: PROGRAM.to_owned(),
+        model: offer.model.hash,
+        wishes: format!("{wishes:?} {cache_ram:?} {draft:?}"),
+    };
     let remembered = store.remembered(&purpose)?;
     if let Some(row) = &remembered.row {
         info!(nodes = row.nodes().len(), epoch = %remembered.epoch, "the nodes of the row before are waited for");

@@ -101,9 +101,9 @@ pub(crate) fn wishes(
     wishes.key_type = layout.key_type();
     wishes.value_type = layout.value_type();
     wishes.scaled_rope = model.yarn_factor.is_some() || model.rope_freq_base.is_some();
-    let drafts = layout.draft.settings()?;
-    wishes.mtp = drafts.proposals > 0;
-    Ok(wishes.with_drafts(drafts.most))
+    let drafter = layout.draft.drafter(wishes.key_type, wishes.value_type);
+    wishes.drafter = drafter.map(|drafter| drafter.beside(shape));
+    Ok(wishes.with_drafts(layout.draft.settings()?.most))
 }
 
 /// The text of the chat template that replaces the model's.

@@ -14,7 +14,7 @@ use crate::{layout, model};
 
 /// Reads the model's header and prints the plan.
 pub(crate) fn plan(arguments: &PlanArgs) -> Result<()> {
-    let gguf = model::open(&arguments.model)?;
+    let gguf = model::open_with_draft(&arguments.model, &arguments.layout.draft)?;
     let placement = match &arguments.cluster {
         Some(url) => live(&gguf, arguments, url),
         None if arguments.device.is_empty() => here(&gguf, arguments),

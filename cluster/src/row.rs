@@ -21,7 +21,7 @@ use paceline_model::{Overrides, StageLayers};
 use paceline_proto::{Epoch, SessionId, TierOrder};
 use paceline_shard::actor::{self, Shard};
 use paceline_shard::worker::Links;
-use paceline_shard::{DiskTier, Drafter, Feedback, MtpDrafter, Place, SharedStage, Stage, StageTier, feedback};
+use paceline_shard::{DiskTier, Drafter, Feedback, Place, SharedStage, Stage, StageTier, feedback};
 use paceline_text::{ChatTemplate, Tokenizer};
 use paceline_transport::local;
 use tokio::sync::{mpsc, watch};
@@ -120,7 +120,8 @@ pub(crate) fn system() -> Result<actix::SystemRunner> {
 pub(crate) fn load(plan: Plan) -> Result<Loaded> {
     let tokenizer = Arc::new(Tokenizer::from_gguf(&plan.model).context("cannot use the model's vocabulary")?);
     let template = chat_template(&plan.model, plan.template.as_deref(), &tokenizer)?;
-    let bar = progress_bar("loading", plan.model.tensor_bytes(), plan.progress);
+    let drafts = plan.model.draft().map_or(0, Gguf::tensor_bytes);
+    let bar = progress_bar("loading", plan.model.tensor_bytes() + drafts, plan.progress);
     let count = plan.placement.stages.len();
     let mut feedbacks = feedbacks(count, plan.limits.credits * plan.limits.step_wanted);
     let loaded: Vec<Result<(Stage, LoadedAs)>> = std::thread::scope(|scope| {
@@ -150,8 +151,8 @@ fn load_stage(
 ) -> Result<(Stage, LoadedAs)> {
     let part = &plan.placement.stages[index];
     let layers = StageLayers { layers: part.layers.clone(), first: part.first, last: part.last };
-    let mtp = part.last && plan.placement.mtp;
-    let program = tail::record(&plan.model, &layers, &plan.overrides, mtp)?;
+    let drafter = plan.placement.drafter.and_then(|drafter| drafter.at(part.last));
+    let program = tail::record(&plan.model, &layers, &plan.overrides, drafter)?;
     let device = device(plan, index)?;
     let mut progress = |bytes| bar.inc(bytes);
     let loaded = device
@@ -162,9 +163,8 @@ fn load_stage(
     if place.last {
         stage = tail::with_speller(stage, tokenizer);
     }
-    if mtp {
-        let drafter = MtpDrafter::load(&device, &plan.model, plan.memory, &plan.overrides, &mut progress);
-        stage = tail::with_drafter(stage, drafter)?;
+    if let Some(drafter) = drafter.filter(|_| part.last) {
+        stage = tail::with_drafter(stage, drafter, &device, &plan.model, &plan.overrides, &mut progress)?;
     }
     let memory = stage.memory_use();
     Ok((stage, LoadedAs { layers: part.layers.clone(), device: device.describe(), memory }))
@@ -354,6 +354,7 @@ pub(crate) fn model_card(
         file_bytes: model.file_bytes(),
         stages: 0,
         drafts,
+        draft_model: model.draft().filter(|_| drafts.proposals > 0).map(|draft| draft.name().to_owned()),
     })
 }
 

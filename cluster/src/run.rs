@@ -13,7 +13,7 @@ use crate::{layout, model, row};
 
 /// Loads the model, prints its answer to the prompt, and ends.
 pub(crate) fn run(arguments: RunArgs) -> Result<()> {
-    let gguf = model::open(&arguments.model)?;
+    let gguf = model::open_with_draft(&arguments.model, &arguments.layout.draft)?;
     let mut plan = layout::plan(&gguf, &arguments.model, &arguments.layout, Some(&arguments.compute))?;
     plan.template = layout::template(arguments.chat_template.as_deref())?;
     plan.progress = !arguments.json;

@@ -22,7 +22,7 @@ use paceline_text::{Special, Tokenizer};
 use serde::Serialize;
 
 use crate::bench::tell;
-use crate::cli::SelfcheckArgs;
+use crate::cli::{DraftArgs, DraftSource, SelfcheckArgs};
 use crate::eval::TEXT;
 use crate::{host, model};
 
@@ -78,7 +78,8 @@ struct Found {
 /// Any difference, after the table; a model that cannot be run.
 pub(crate) fn selfcheck(arguments: &SelfcheckArgs) -> Result<()> {
     let begun = Instant::now();
-    let gguf = model::open(&arguments.model)?;
+    let draft = arguments.draft.clone().map_or(DraftSource::None, DraftSource::File);
+    let gguf = model::open_with_draft(&arguments.model, &DraftArgs::of(draft))?;
     let shape = ModelShape::read(&gguf)?;
     let tokenizer = Tokenizer::from_gguf(&gguf).context("cannot use the model's vocabulary")?;
     let mut text = tokenizer.encode(TEXT, Special::Plain, tokenizer.adds_bos());

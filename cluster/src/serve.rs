@@ -15,7 +15,7 @@ use crate::{disk, layout, model, text};
 pub(crate) fn serve(arguments: &ServeArgs) -> Result<()> {
     let supervisor = Supervisor::of_environment()?;
     let listener = Http::listen(&arguments.api)?;
-    let gguf = model::open(&arguments.model)?;
+    let gguf = model::open_with_draft(&arguments.model, &arguments.layout.draft)?;
     let mut plan = layout::plan(&gguf, &arguments.model, &arguments.layout, Some(&arguments.compute))?;
     plan.limits.queue = arguments.api.queue;
     plan.template = layout::template(arguments.api.chat_template.as_deref())?;

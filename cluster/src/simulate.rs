@@ -48,7 +48,7 @@ fn scenario(shape: &ModelShape, hardware: &Hardware, arguments: &SimulateArgs) -
         None => Arrivals::Users { users: load.users.unwrap_or(places.sessions), think: seconds(load.think) },
     };
     Scenario {
-        width: shape.embedding_length,
+        width: shape.sent_width(),
         links: hardware.links.clone(),
         noise: trouble.noise,
         sessions: load.requests,

@@ -39,6 +39,8 @@ pub struct ModelCard {
     pub stages: usize,
     /// Which drafts its sessions may have.
     pub drafts: DraftSettings,
+    /// The file of the model that makes some of them, if one does.
+    pub draft_model: Option<String>,
 }
 
 /// What is wanted of a prompt.

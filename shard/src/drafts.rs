@@ -11,8 +11,12 @@ use paceline_proto::{Chunk, ChunkInput, ChunkResult, Drafted, Outcome, Verify, W
 use crate::Result;
 use crate::sessions::SessionTable;
 
+mod dflash;
+mod model;
 mod mtp;
 
+pub use dflash::DflashDrafter;
+pub use model::ModelDrafter;
 pub use mtp::MtpDrafter;
 
 /// What guesses at the tokens behind those that a tail has just made certain.
@@ -191,10 +195,11 @@ fn read(loaded: &mut dyn LoadedStage, readings: &[Reading<'_>], vectors: &[f32])
     Ok(())
 }
 
-/// The most probable token of a wanted row.
-fn best(loaded: &mut dyn LoadedStage, logits: Buffer, row: usize) -> Result<Drafted> {
+/// The most probable of the first `vocabulary` tokens of a wanted row.
+fn best(loaded: &mut dyn LoadedStage, logits: Buffer, row: usize, vocabulary: usize) -> Result<Drafted> {
     let mut values = vec![0.0; loaded.program().width(logits)];
     loaded.read(logits, row..row + 1, &mut values)?;
+    values.truncate(vocabulary);
     Ok(most_probable(&values))
 }
 

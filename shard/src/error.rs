@@ -12,6 +12,12 @@ pub enum Error {
     /// A draft model that cannot be used.
     #[error(transparent)]
     Model(#[from] paceline_model::Error),
+    /// A draft model's file that cannot be used.
+    #[error(transparent)]
+    File(#[from] paceline_gguf::Error),
+    /// There is no draft model.
+    #[error("the model was opened without another one that drafts for it")]
+    NoDraft,
     /// The link could not do it.
     #[error(transparent)]
     Link(#[from] paceline_transport::Error),

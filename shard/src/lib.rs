@@ -19,7 +19,7 @@ mod tail;
 mod tiers;
 pub mod worker;
 
-pub use drafts::{Certain, Drafter, MtpDrafter};
+pub use drafts::{Certain, DflashDrafter, Drafter, ModelDrafter, MtpDrafter};
 pub use error::{Error, Result};
 pub use feedback::{Feedback, feedback};
 pub use open_sessions::OpenSessions;

@@ -280,7 +280,7 @@ impl Stage {
     /// Lays out the rows of all chunks that are still wanted, and voids the others.
     fn collect(&mut self, frame: &mut Frame) -> Result<()> {
         let program = self.loaded.program();
-        let width = program.stream.map_or(0, |stream| program.width(stream));
+        let width = program.input.map_or(0, |input| program.width(input));
         let mut carried = self.rows.begin(&frame.payload, width)?;
         for chunk in &mut frame.step.chunks {
             let vectors = if chunk.void { 0..0 } else { carried.take(self.place.carried(chunk))? };
@@ -331,7 +331,7 @@ impl Stage {
         let rows = self.rows.positions.len();
         frame.payload = Payload::empty();
         if rows > 0 {
-            let buffer = self.loaded.program().stream.expect("every stage program has a residual stream");
+            let buffer = self.loaded.program().output.expect("every stage but the last hands rows on");
             let width = self.loaded.program().width(buffer);
             let stream = self.rows.stream(rows * width);
             self.loaded.read(buffer, 0..rows, stream)?;

@@ -1,22 +1,23 @@
 //! How many of a tail's drafts its model accepts, greedy.
 //!
-//! `cargo run --release -p paceline-tests --example acceptance MODEL.gguf TASKS.jsonl PROSE.txt [DRAFTS]`: the model has a
-//! block for multi-token prediction; each line of the tasks has a `prompt`; of the prose twelve pieces of 96 tokens are
-//! prompts. Up to 96 tokens follow each, or fewer if the model ends its answer.
+//! `cargo run --release -p paceline-tests --example acceptance MODEL.gguf TASKS.jsonl PROSE.txt DRAFTS STAGES [DRAFT.gguf]`:
+//! drafts are made by the DFlash model in DRAFT.gguf, or by the model's own block for multi-token prediction. Each line of
+//! the tasks has a `prompt`; of the prose twelve pieces of 96 tokens are prompts. Up to 96 tokens follow each, or fewer
+//! if the model ends its answer.
 
 use std::io::Write;
 use std::path::Path;
 use std::sync::Arc;
 
 use paceline_compute::cpu::CpuDevice;
-use paceline_compute::device::{Device, LogSpec, MemorySpec};
-use paceline_gguf::{Gguf, KvType, ModelShape};
-use paceline_model::{Overrides, StageLayers};
+use paceline_compute::device::{LogSpec, MemorySpec};
+use paceline_gguf::{Gguf, KvType};
 use paceline_proto::{
-    Chunk, ChunkInput, Epoch, Frame, Operation, Outcome, PageId, Payload, Reused, SamplingSettings, SessionId, Slot,
-    Step, StepId, Verified, Verify, Wanted,
+    Chunk, ChunkInput, Epoch, Operation, Outcome, PageId, Reused, SamplingSettings, SessionId, Slot, Verified, Verify,
+    Wanted,
 };
-use paceline_shard::{Feedback, MtpDrafter, Passed, Place, Stage};
+use paceline_tests::drafting;
+use paceline_tests::hand_row::HandRow;
 use paceline_text::{Special, Tokenizer};
 use uuid::Uuid;
 
@@ -41,11 +42,16 @@ struct Count {
 
 fn main() {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
-    let [model, tasks, prose, rest @ ..] = arguments.as_slice() else {
-        panic!("acceptance MODEL.gguf TASKS.jsonl PROSE.txt [DRAFTS]");
+    let [model, tasks, prose, drafts, stages, draft @ ..] = arguments.as_slice() else {
+        panic!("acceptance MODEL.gguf TASKS.jsonl PROSE.txt DRAFTS STAGES [DRAFT.gguf]");
     };
-    let drafts = rest.first().map_or(3, |count| count.parse().expect("how many drafts"));
-    let model = Arc::new(Gguf::open(Path::new(model)).expect("a model file"));
+    let drafts = drafts.parse().expect("how many drafts");
+    let stages = stages.parse().expect("how many stages");
+    let open = |path: &str| Gguf::open(Path::new(path)).expect("a model file");
+    let model = match draft {
+        [draft] => Arc::new(open(model).with_draft(open(draft))),
+        _ => Arc::new(open(model)),
+    };
     let tokenizer = Tokenizer::from_gguf(&model).expect("a tokenizer");
     let encode = |text: &str| tokenizer.encode(text, Special::Parse, false);
     let read = |path: &str| std::fs::read_to_string(path).expect("a text");
@@ -61,7 +67,8 @@ fn main() {
     for (what, prompts) in [("tasks", tasks), ("prose", pieces)] {
         let mut count = Count::default();
         for prompt in prompts {
-            speculate(&model, &tokenizer, prompt, drafts, &mut count);
+            let row = load(&model, stages);
+            speculate(&row, &tokenizer, prompt, drafts, &mut count);
         }
         let Count { drafted, accepted, passes, tokens } = count;
         let share = 100.0 * accepted as f64 / drafted as f64;
@@ -71,9 +78,8 @@ fn main() {
     }
 }
 
-/// A model that is head and tail at once, and guesses.
-fn load(model: &Arc<Gguf>) -> Stage {
-    let layers = ModelShape::read(model).expect("a shape").layers.len();
+/// A row that guesses.
+fn load(model: &Arc<Gguf>, stages: usize) -> HandRow {
     let device = CpuDevice::new(2, None).expect("threads");
     let (key_type, value_type) = (KvType::F32, KvType::F32);
     let memory = MemorySpec {
@@ -86,18 +92,12 @@ fn load(model: &Arc<Gguf>) -> Stage {
         wanted: 16,
         logs: LogSpec { sessions: 1, tokens: 15 },
     };
-    let overrides = Overrides::default();
-    let mut program = paceline_model::record(model, &StageLayers::of(0..layers, layers)).expect("a program");
-    paceline_model::record_features(model, &overrides, &mut program).expect("features");
-    let loaded = device.load(program, model, memory, &mut |_| {}).expect("memory");
-    let drafter = MtpDrafter::load(&device, model, memory, &overrides, &mut |_| {}).expect("a block for prediction");
-    let place = Place { index: 0, first: true, last: true, epoch: Epoch(0) };
-    Stage::new(place, loaded, Feedback::own()).with_drafter(Box::new(drafter)).expect("the tail")
+    drafting::row(model, stages, &device, memory, Epoch(0))
 }
 
 /// Runs a prompt and up to [`TOKENS`] tokens after it.
-fn speculate(model: &Arc<Gguf>, tokenizer: &Tokenizer, mut tokens: Vec<u32>, drafts: u32, count: &mut Count) {
-    let (mut stage, mut id) = (load(model), 0);
+fn speculate(row: &HandRow, tokenizer: &Tokenizer, mut tokens: Vec<u32>, drafts: u32, count: &mut Count) {
+    let mut id = 0;
     let session = SessionId(Uuid::from_u128(1));
     let (sampling, reused) = (Box::new(SamplingSettings::default()), Reused::default());
     let mut operations = vec![
@@ -113,13 +113,10 @@ fn speculate(model: &Arc<Gguf>, tokenizer: &Tokenizer, mut tokens: Vec<u32>, dra
         let verify = Verify { drafts: drafted.len() as u32, propose: drafts, least_probability: 0 };
         let wanted = if is_last { Wanted::Verify(verify) } else { Wanted::Nothing };
         let chunk = Chunk { session, start: run as u32, input: ChunkInput::Tokens(rows), wanted, void: false };
-        let operations = std::mem::take(&mut operations);
-        let step = Step { epoch: Epoch(0), id: StepId(id), operations, chunks: vec![chunk] };
-        let frame = Frame { step, payload: Payload::empty(), times: Vec::new() };
-        let Passed::Done(mut done) = stage.run(frame).expect("the stage runs") else { panic!("it is the tail") };
+        let (mut outcomes, _) = row.run(id, std::mem::take(&mut operations), vec![chunk]);
         id += 1;
         run = end;
-        if let Outcome::Verified(Verified { tokens: said, drafted }) = done.results.remove(0).outcome {
+        if let Outcome::Verified(Verified { tokens: said, drafted }) = outcomes.remove(0) {
             if !guesses.is_empty() {
                 count.drafted += guesses.len();
                 count.accepted += said.len() - 1;

@@ -5,6 +5,7 @@
 
 pub mod chaos;
 mod disks;
+pub mod drafting;
 pub mod exactness;
 pub mod golden;
 pub mod hand_row;

@@ -25,9 +25,18 @@ pub fn tiny_hybrid() -> PathBuf {
 /// # Panics
 /// If it is missing in CI, or not valid.
 pub fn smollm2() -> Option<Arc<Gguf>> {
+    let path = smollm2_path()?;
+    Some(Arc::new(Gguf::open(&path).expect("the fetched model is valid")))
+}
+
+/// Where it is.
+///
+/// # Panics
+/// If it is missing in CI.
+pub fn smollm2_path() -> Option<PathBuf> {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../target/models/SmolLM2-135M-Instruct.Q4_1.gguf");
     if path.exists() {
-        return Some(Arc::new(Gguf::open(&path).expect("the fetched model is valid")));
+        return Some(path);
     }
     assert!(std::env::var_os("CI").is_none(), "{} must be there in CI: run tests/fetch-models", path.display());
     // Straight to the terminal: the output of tests that pass is hidden.
@@ -41,6 +50,14 @@ pub fn smollm2() -> Option<Arc<Gguf>> {
 /// If there is none of that name.
 pub fn model(name: &str) -> Arc<Gguf> {
     Arc::new(open(name))
+}
+
+/// Opens a model and another one that drafts for it, by their names.
+///
+/// # Panics
+/// If there are none of these names.
+pub fn with_draft(name: &str, draft: &str) -> Arc<Gguf> {
+    Arc::new(open(name).with_draft(open(draft)))
 }
 
 fn open(name: &str) -> Gguf {

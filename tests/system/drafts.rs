@@ -1,5 +1,8 @@
 //! Drafts change how fast an answer comes, and nothing of it.
 
+use std::path::Path;
+
+use paceline_gguf::testing::GgufWriter;
 use serde_json::{Value, json};
 
 use crate::cluster::{Cluster, Options};
@@ -14,6 +17,18 @@ fn request(number: u64, temperature: f64) -> Value {
         "temperature": temperature, "seed": number,
     })
 }
+
+/// The file of the model in the program, which can draft for itself.
+fn itself() -> String {
+    root().join("cluster/models").join(FILE).to_str().expect("UTF-8").to_owned()
+}
+
+/// A file that drafts blocks for the model in the program.
+fn dflash() -> String {
+    root().join("tests/data/models/tiny-dflash-q8_0.gguf").to_str().expect("UTF-8").to_owned()
+}
+
+const FILE: &str = "tiny-hybrid-mtp-q8_0.gguf";
 
 fn tokens(answer: &Value) -> Vec<u64> {
     let tokens = answer["choices"][0]["token_ids"].as_array().expect("token ids");
@@ -39,10 +54,16 @@ fn answers_with_drafts_are_those_without() {
         .collect();
     assert!(expected.iter().all(|answer| answer["timings"]["draft_n"] == 0));
     assert_eq!(plain.metric("paceline_drafts_total"), 0.0);
-    for (shards, source) in [("1", "lookup"), ("2", "lookup"), ("1", "mtp"), ("2", "mtp")] {
+    let (itself, dflash) = (itself(), dflash());
+    for (source, shards) in
+        ["lookup", "mtp", &itself, &dflash].into_iter().flat_map(|source| [(source, "1"), (source, "2")])
+    {
         let server = Server::start(&["--shards", shards, "--draft", source]);
         let models = get(server.address, "/v1/models").json();
-        assert_eq!(models["data"][0]["meta"]["drafts"]["mtp"], source == "mtp");
+        let drafts = &models["data"][0]["meta"]["drafts"];
+        assert_eq!(drafts["mtp"], source == "mtp");
+        let file = Path::new(source).extension().and(Path::new(source).file_name());
+        assert_eq!(drafts["model"].as_str(), file.and_then(|file| file.to_str()));
         // One after the other, where each has the row for itself, and then all at once, from the cache.
         let alone: Vec<Value> = (0..8)
             .map(|number| request(number, if number % 2 == 0 { 0.0 } else { 0.7 }))
@@ -69,15 +90,43 @@ fn answers_with_drafts_are_those_without() {
 #[test]
 fn a_tail_on_another_host_fetches_what_it_makes_drafts_with() {
     let plain = Server::start(&["--draft", "none"]);
-    let options = Options { coordinator: &["--draft", "mtp"], shard: &["--fetch"], ..Options::default() };
+    for source in ["mtp", &itself(), &dflash()] {
+        let options = Options { coordinator: &["--draft", source], shard: &["--fetch"], ..Options::default() };
+        let cluster = Cluster::start(2, &options);
+        for number in 0..4 {
+            let body = request(number, 0.0);
+            let [one, other] =
+                [&plain, &cluster.coordinator].map(|server| post(server.address, "/v1/completions", &body).json());
+            assert_eq!(tokens(&one), tokens(&other), "{source}");
+        }
+        assert!(cluster.coordinator.metric("paceline_drafts_accepted_total") > 0.0, "{source}");
+    }
+}
+
+/// Only the coordinator has the files.
+#[test]
+fn a_model_that_drafts_comes_from_the_coordinator_that_has_it() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let [model, draft] = ["model.gguf", "draft.gguf"].map(|name| folder.path().join(name));
+    std::fs::copy(root().join("tests/data/models/mini16-Q4_K_M.gguf"), &model).expect("copied");
+    std::fs::copy(root().join("tests/data/models/mini-llama-Q4_K_M.gguf"), &draft).expect("copied");
+    let flags = ["--draft", draft.to_str().expect("UTF-8"), "--draft-kv-type", "q8_0", "--ctx", "1024"];
+    let options = Options { model: Some(&model), coordinator: &flags, shard: &["--fetch"], ..Options::default() };
     let cluster = Cluster::start(2, &options);
+    let plain = Server::start(&["--draft", "none", "--ctx", "1024", model.to_str().expect("UTF-8")]);
     for number in 0..4 {
-        let body = request(number, 0.0);
+        let mut body = request(number, if number % 2 == 0 { 0.0 } else { 0.7 });
+        body["max_tokens"] = 40.into();
         let [one, other] =
             [&plain, &cluster.coordinator].map(|server| post(server.address, "/v1/completions", &body).json());
         assert_eq!(tokens(&one), tokens(&other));
     }
-    assert!(cluster.coordinator.metric("paceline_drafts_accepted_total") > 0.0);
+    let models = get(cluster.coordinator.address, "/v1/models").json();
+    assert_eq!(models["data"][0]["meta"]["drafts"]["model"], "draft.gguf");
+    for shard in ["shard0.log", "shard1.log"] {
+        let log = std::fs::read_to_string(cluster.folder.path().join(shard)).expect("a log");
+        assert!(!log.contains("the draft model"), "{log}");
+    }
 }
 
 #[test]
@@ -99,8 +148,30 @@ fn a_stop_string_inside_a_run_of_drafts_ends_the_answer_there() {
 fn flags_for_drafts_that_make_no_sense_are_refused() {
     assert!(complaint(&["run", "-p", "x", "--draft-max", "33"]).contains("--draft-max is 33, it must be at most 32"));
     assert!(complaint(&["run", "-p", "x", "--draft-p-min", "1.5"]).contains("--draft-p-min is 1.5"));
-    assert!(complaint(&["run", "-p", "x", "--draft", "oracle"]).contains("possible values: none, lookup, mtp"));
+    let said = complaint(&["run", "-p", "x", "--draft", "oracle"]);
+    assert!(said.contains("possible values: none, lookup, mtp, or the path of a GGUF file"), "{said}");
     let llama = root().join("tests/data/models/mini-llama-Q4_K_M.gguf");
     let said = complaint(&["run", llama.to_str().expect("UTF-8"), "-p", "x", "--draft", "mtp"]);
     assert!(said.contains("the model has 0 blocks for multi-token prediction"), "{said}");
+}
+
+#[test]
+fn files_that_cannot_draft_are_refused() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let said = |draft: &Path| complaint(&["run", "-p", "x", "--draft", draft.to_str().expect("UTF-8")]);
+    let missing = said(&folder.path().join("missing.gguf"));
+    assert!(missing.contains("cannot open the draft model") && missing.contains("missing.gguf"), "{missing}");
+    let text = said(&root().join("README.md"));
+    assert!(text.contains("README.md: not a GGUF file"), "{text}");
+    let other = said(&root().join("tests/data/models/mini-llama-Q4_K_M.gguf"));
+    assert!(
+        other.contains("cannot draft for tiny-hybrid") && other.contains("drafts need the same vocabulary"),
+        "{other}"
+    );
+    let blocks = said(&root().join("tests/data/models/mini-dflash-f32.gguf"));
+    assert!(blocks.contains("cannot draft for tiny-hybrid"), "{blocks}");
+    let unknown = folder.path().join("unknown.gguf");
+    GgufWriter::new().metadata("general.architecture", "oracle").write(&unknown).expect("writable");
+    let unknown = said(&unknown);
+    assert!(unknown.contains("architecture \"oracle\" is not known"), "{unknown}");
 }

@@ -55,8 +55,8 @@ impl Comparer {
                     self.product(&name, if product.add { recorded.name } else { buffer }, read(product.output));
                 }
             }
-            Op::StoreKeysValues { query, query_heads, .. } => {
-                self.same(&name("Qcur"), &heads_of(&read(*query), *query_heads));
+            Op::StoreKeysValues { queries: Some(queries), .. } => {
+                self.same(&name("Qcur"), &heads_of(&read(queries.buffer), queries.heads));
             }
             Op::Attention { output, .. } => {
                 let [result, gate] = ["attn_pregate", "gate_sigmoid"].map(|part| self.expected(&name(part)));
@@ -75,7 +75,13 @@ impl Comparer {
             | Op::DeltaRule { output, .. }
             | Op::GatedNorm { buffer: output, .. }
             | Op::AddGated { output, .. } => self.same(&name(recorded.name), &read(*output)),
-            Op::RopeTable { .. } | Op::SwiGlu { .. } | Op::AddBias { .. } | Op::Join { .. } | Op::Gather { .. } => {}
+            Op::RopeTable { .. }
+            | Op::StoreKeysValues { queries: None, .. }
+            | Op::SwiGlu { .. }
+            | Op::AddBias { .. }
+            | Op::Join { .. }
+            | Op::Split { .. }
+            | Op::Gather { .. } => {}
         }
     }
 

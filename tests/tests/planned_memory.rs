@@ -2,14 +2,15 @@
 
 use std::sync::Arc;
 
-use paceline_compute::device::{Device, LogSpec, MemorySpec, MemoryUse};
-use paceline_core::planner::{Cache, Host, Memory, Placement, Wishes, plan};
+use paceline_compute::device::{LogSpec, MemorySpec, MemoryUse};
+use paceline_core::planner::{Cache, Host, Memory, Placement, TailDrafter, Wishes, plan};
 use paceline_gguf::{Gguf, KvType, ModelShape, testing::PublishedShape};
-use paceline_model::{Overrides, StageLayers, record, record_features};
+use paceline_model::StageLayers;
 use paceline_proto::Epoch;
-use paceline_shard::{Feedback, MtpDrafter, Place, Stage};
+use paceline_shard::Place;
+use paceline_tests::drafting;
 use paceline_tests::model_run::cpu;
-use paceline_tests::models::model;
+use paceline_tests::models::{model, with_draft};
 
 const LARGE: Host = Host { memory_bytes: 1 << 50, threads: 2 };
 
@@ -27,19 +28,8 @@ fn loaded(model: &Arc<Gguf>, placement: &Placement) -> Vec<(Memory, MemoryUse)> 
     };
     let load = |stage: &paceline_core::planner::StagePlan| {
         let layers = StageLayers { layers: stage.layers.clone(), first: stage.first, last: stage.last };
-        let (device, overrides) = (cpu(), Overrides::default());
-        let mut program = record(model, &layers).expect("the model is understood");
-        let mtp = placement.mtp && stage.last;
-        if mtp {
-            record_features(model, &overrides, &mut program).expect("the model is understood");
-        }
-        let loaded = device.load(program, model, spec, &mut |_| {}).expect("there is memory");
         let place = Place { index: 0, first: stage.first, last: stage.last, epoch: Epoch::default() };
-        let mut loaded = Stage::new(place, loaded, Feedback::own());
-        if mtp {
-            let drafter = MtpDrafter::load(&device, model, spec, &overrides, &mut |_| {}).expect("there is memory");
-            loaded = loaded.with_drafter(Box::new(drafter)).expect("it is recorded for it");
-        }
+        let loaded = drafting::stage(model, &layers, &cpu(), spec, place, placement.drafter);
         (stage.memory, loaded.memory_use())
     };
     placement.stages.iter().map(load).collect()
@@ -87,8 +77,34 @@ fn no_model_takes_more_than_was_planned() {
             check(&model, &wishes, f64::INFINITY);
             check(&model, &wishes.clone().with_drafts(rows % 20), f64::INFINITY);
             if !ModelShape::read(&model).expect("a shape").mtp.is_empty() {
-                check(&model, &Wishes { mtp: true, ..wishes.with_drafts(1 + rows % 20) }, f64::INFINITY);
+                let drafter = Some(TailDrafter::Mtp);
+                check(&model, &Wishes { drafter, ..wishes.with_drafts(1 + rows % 20) }, f64::INFINITY);
             }
+        }
+    }
+}
+
+#[test]
+fn no_model_that_drafts_takes_more_than_was_planned() {
+    let types = [[KvType::F16; 2], [KvType::Q8_0, KvType::Q4_0]];
+    for draft in ["nano-f32", "nano-moe-f32", "mini-Q4_K_M", "mini-llama-Q4_K_M", "mini-qwen3-Q4_K_M"] {
+        let model = with_draft("mini-Q8_0", draft);
+        for ([key_type, value_type], rows) in types.into_iter().zip([1, 512]) {
+            let mut wishes = Wishes::new(1, 256, 3);
+            wishes.step_rows = rows + 3;
+            wishes.cache = Cache { snapshots: 5, pages: 7 };
+            wishes.drafter = Some(TailDrafter::Model { key_type, value_type });
+            check(&model, &wishes.with_drafts(1 + rows % 20), f64::INFINITY);
+        }
+    }
+    for (name, draft) in [("mini-f32", "mini-dflash-f32"), ("tiny-hybrid-mtp-q8_0", "tiny-dflash-q8_0")] {
+        let model = with_draft(name, draft);
+        let blocks = ModelShape::read(&model).expect("a shape").blocks().len();
+        for ([key_type, value_type], (shards, rows)) in types.into_iter().zip([(1, 1), (blocks, 512)]) {
+            let mut wishes = Wishes::new(shards, 256, 3);
+            wishes.step_rows = rows + 3;
+            wishes.drafter = Some(TailDrafter::Dflash { key_type, value_type });
+            check(&model, &wishes.with_drafts(1 + rows % 20), f64::INFINITY);
         }
     }
 }
@@ -104,7 +120,8 @@ fn a_model_of_real_size_takes_nearly_what_was_planned() {
         check(&model, &wishes, 1.035);
         check(&model, &Wishes { shards: Some(3), ..wishes.clone() }, 1.2);
         check(&model, &wishes.clone().with_drafts(15), 1.035);
-        check(&model, &Wishes { mtp: true, ..wishes.clone().with_drafts(15) }, 1.06);
+        let drafter = Some(TailDrafter::Mtp);
+        check(&model, &Wishes { drafter, ..wishes.clone().with_drafts(15) }, 1.06);
         check(&model, &Wishes { cache: Cache { snapshots: 16, pages: 100 }, ..wishes }, 1.035);
     }
 }

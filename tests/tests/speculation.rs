@@ -1,21 +1,20 @@
 //! Drafts change no token and no bit: whatever is guessed, accepted, rejected or sent ahead, on any number of stages,
 //! and wherever memories move in between.
 
-use std::ops::Range;
 use std::sync::Arc;
 
 use paceline_compute::cpu::CpuDevice;
 use paceline_compute::cpu::simd::Isa;
-use paceline_compute::device::{Device, LogSpec, MemorySpec};
+use paceline_compute::device::{LogSpec, MemorySpec};
 use paceline_gguf::{Gguf, KvType, ModelShape};
-use paceline_model::{Overrides, StageLayers, has_mtp, record_features};
 use paceline_proto::{
     Chunk, ChunkInput, Epoch, Operation, Outcome, PageId, Payload, Reused, SampledToken, SamplingSettings, SessionId,
     Slot, Verify, Wanted,
 };
-use paceline_shard::{Error, Feedback, MtpDrafter, Place, Stage, Taking, give};
+use paceline_shard::{Error, Taking, give};
+use paceline_tests::drafting::{self, cuts};
 use paceline_tests::hand_row::{HandRow, Said, by_chance};
-use paceline_tests::models::model;
+use paceline_tests::models::{model, smollm2_path, with_draft};
 use uuid::Uuid;
 
 const SESSIONS: usize = 3;
@@ -56,13 +55,8 @@ fn session(number: usize) -> SessionId {
     SessionId(Uuid::from_u128(number as u128 + 1))
 }
 
-fn cuts(layers: usize, stages: usize) -> Vec<Range<usize>> {
-    (0..stages).map(|stage| stage * layers / stages..(stage + 1) * layers / stages).collect()
-}
-
 impl Row {
     fn load(model: &Arc<Gguf>, stages: usize, isa: Isa) -> Row {
-        let layers = ModelShape::read(model).expect("a shape").layers.len();
         let device = CpuDevice::new(2, Some(isa)).expect("threads");
         let memory = MemorySpec {
             page_tokens: 16,
@@ -74,22 +68,7 @@ impl Row {
             wanted: SESSIONS * (UNCERTAIN + 1),
             logs: LogSpec { sessions: SESSIONS, tokens: UNCERTAIN },
         };
-        let make = |place: Place, cut: &Range<usize>| {
-            let mut program = paceline_model::record(model, &StageLayers::of(cut.clone(), layers)).expect("a program");
-            let overrides = Overrides::default();
-            let drafts = place.last && has_mtp(model).expect("a shape");
-            if drafts {
-                record_features(model, &overrides, &mut program).expect("features");
-            }
-            let loaded = device.load(program, model, memory, &mut |_| {}).expect("a stage");
-            let stage = Stage::new(place, loaded, Feedback::own());
-            if !drafts {
-                return stage;
-            }
-            let drafter = MtpDrafter::load(&device, model, memory, &overrides, &mut |_| {}).expect("a draft model");
-            stage.with_drafter(Box::new(drafter)).expect("the tail")
-        };
-        Row { row: HandRow::of(&cuts(layers, stages), Epoch(1), make), next: 0 }
+        Row { row: drafting::row(model, stages, &device, memory, Epoch(1)), next: 0 }
     }
 
     /// Runs a step; from stage `void_from` on its last chunk is void.
@@ -143,6 +122,15 @@ impl Talk {
         let tokens = [&self.tokens[self.run..], drafts].concat();
         let verify = Verify { drafts: drafts.len() as u32, ..Verify::default() };
         self.piece(self.run, tokens, Wanted::Verify(verify))
+    }
+
+    /// The same, and so many guesses of the tail are wanted.
+    fn proposing(&self, drafts: &[u32], propose: u32) -> Chunk {
+        let mut chunk = self.chunk(drafts);
+        if let Wanted::Verify(verify) = &mut chunk.wanted {
+            verify.propose = propose;
+        }
+        chunk
     }
 
     fn piece(&self, start: usize, tokens: Vec<u32>, wanted: Wanted) -> Chunk {
@@ -269,36 +257,34 @@ fn pure_attention_says_the_same_with_any_drafts() {
     check("mini-llama-f32", &[1, 2]);
 }
 
-/// What the tail guesses is the same on any number of stages, whoever else is in the step, and changes nothing.
-#[test]
-fn drafts_of_the_tail_change_nothing() {
-    let model = model("nano-mtp-f32");
-    let expected = plain(&model);
+/// What the tail guesses, `most` tokens at a time, is the same on any number of stages, whoever else is in the step, and
+/// changes nothing. Returns how many guesses of the greedy session were run and how many were right, in each row.
+fn check_tail(model: &Arc<Gguf>, rows_of: &[(usize, bool)], most: usize) -> Vec<(usize, usize)> {
+    let expected = plain(model);
     let mut guesses: Option<Vec<Vec<u32>>> = None;
-    for (stages, together) in [(1, false), (1, true), (2, true), (4, false)] {
-        let mut row = Row::load(&model, stages, Isa::detect());
+    let mut right = Vec::new();
+    for (stages, together) in rows_of.iter().copied() {
+        let mut row = Row::load(model, stages, Isa::detect());
         let mut talks: Vec<Talk> = (0..SESSIONS).map(Talk::new).collect();
         let mut found = vec![Vec::new(); SESSIONS];
         let mut operations: Vec<Operation> = talks.iter().flat_map(Talk::opening).collect();
+        right.push((0, 0));
         while talks.iter().any(|talk| talk.said.len() < ANSWER) {
             let mut running: Vec<usize> = (0..SESSIONS).filter(|one| talks[*one].said.len() < ANSWER).collect();
             running.truncate(if together { SESSIONS } else { 1 });
-            let chunk = |number: &usize| {
-                let talk = &talks[*number];
-                let mut chunk = talk.chunk(&talk.guessed);
-                if let Wanted::Verify(verify) = &mut chunk.wanted {
-                    verify.propose = 3;
-                }
-                chunk
-            };
+            let chunk = |number: &usize| talks[*number].proposing(&talks[*number].guessed, most as u32);
             let chunks: Vec<Chunk> = running.iter().map(chunk).collect();
             let wanted: Vec<usize> = chunks.iter().map(|chunk| chunk.wanted.wanted_rows(chunk.input.rows())).collect();
             let (outcomes, logits) = row.run(std::mem::take(&mut operations), chunks);
             let mut logits = rows(&logits, wanted.iter().sum());
             for ((number, outcome), wanted) in running.into_iter().zip(outcomes).zip(wanted) {
                 let own: Vec<Vec<u32>> = logits.drain(..wanted).collect();
+                let said = talks[number].said.len();
                 assert!(!talks[number].take(outcome, &own));
-                assert_eq!(talks[number].guessed.len(), 3, "it guesses as often as it is asked");
+                if let (0, Some((run, right))) = (number, right.last_mut()) {
+                    (*run, *right) = (*run + wanted - 1, *right + talks[number].said.len() - said - 1);
+                }
+                assert_eq!(talks[number].guessed.len(), most, "it guesses as often as it is asked");
                 found[number].extend(talks[number].guessed.clone());
             }
         }
@@ -307,6 +293,50 @@ fn drafts_of_the_tail_change_nothing() {
             None => guesses = Some(found),
             Some(guesses) => assert!(*guesses == found, "other guesses on {stages} stages, together {together}"),
         }
+    }
+    right
+}
+
+/// Stages, and whether all sessions are in the same steps.
+const TAILS: [(usize, bool); 4] = [(1, false), (1, true), (2, true), (4, false)];
+
+#[test]
+fn drafts_of_the_tail_change_nothing() {
+    check_tail(&model("nano-mtp-f32"), &TAILS, 3);
+}
+
+#[test]
+fn drafts_of_another_model_change_nothing() {
+    for [model, draft] in
+        [["nano16-f32", "nano-f32"], ["nano16-f32", "mini-llama-f32"], ["mini16-Q8_0", "nano-moe-f32"]]
+    {
+        check_tail(&with_draft(model, draft), &TAILS, 5);
+    }
+    check_tail(&with_draft("mini-llama-f32", "nano16-f32"), &TAILS[..3], 5);
+}
+
+/// Greedy guesses of the very same model are what it says, to the last.
+#[test]
+fn a_model_that_drafts_for_itself_is_right() {
+    for name in ["nano16-f32", "nano-moe-f32", "tiny-hybrid-mtp-q8_0"] {
+        for (run, right) in check_tail(&with_draft(name, name), &TAILS, UNCERTAIN) {
+            assert!(run > ANSWER / 2 && run == right, "{name}: {right} of {run} guesses were right");
+        }
+    }
+    let Some(path) = smollm2_path() else { return };
+    let open = || Gguf::open(&path).expect("the fetched model is valid");
+    for (run, right) in check_tail(&Arc::new(open().with_draft(open())), &[(2, true)], 4) {
+        assert!(run > ANSWER / 2 && run == right, "SmolLM2: {right} of {run} guesses were right");
+    }
+}
+
+/// As many as a block has, and fewer. What a target says that is read for the draft model is what it says alone.
+#[test]
+fn drafts_of_a_dflash_model_change_nothing() {
+    let model = with_draft("mini-f32", "mini-dflash-f32");
+    assert_same(&plain(&model), &plain(&self::model("mini-f32")), "with a draft model");
+    for most in [7, 3] {
+        check_tail(&model, &TAILS, most);
     }
 }
 
@@ -363,22 +393,33 @@ fn chunks_sent_ahead_say_the_same() {
 #[test]
 fn logs_move_with_their_states() {
     let model = model("nano16-f32");
-    let expected = plain(&model);
+    move_while_drafting(&model, &plain(&model), |talk, expected, random| {
+        talk.chunk(&talk.guess(expected, 0, 4, 30, random))
+    });
+}
+
+/// What a draft model remembers does not move with them: it guesses on, and the text is the same.
+#[test]
+fn a_dflash_model_guesses_on_where_it_remembers_nothing() {
+    let model = with_draft("mini-f32", "mini-dflash-f32");
+    move_while_drafting(&model, &plain(&self::model("mini-f32")), |talk, _, _| talk.proposing(&talk.guessed, 4));
+}
+
+fn move_while_drafting(model: &Arc<Gguf>, expected: &[Talk], next_chunk: impl Fn(&Talk, &Talk, &mut Random) -> Chunk) {
     let [from, to] = [2, 3];
-    let mut row = Row::load(&model, from, Isa::Scalar);
+    let mut row = Row::load(model, from, Isa::Scalar);
     let mut talk = Talk::new(1);
     let mut random = Random(3);
     let mut operations = talk.opening();
     for moves in 0..4 {
         for _ in 0..3 {
-            let drafts = talk.guess(&expected[1], 0, 4, 30, &mut random);
-            let chunk = talk.chunk(&drafts);
+            let chunk = next_chunk(&talk, &expected[1], &mut random);
             let wanted = chunk.wanted.wanted_rows(chunk.input.rows());
             let (mut outcomes, logits) = row.run(std::mem::take(&mut operations), vec![chunk]);
             assert!(!talk.take(outcomes.remove(0), &rows(&logits, wanted)));
         }
         let [own, next] = if moves % 2 == 0 { [from, to] } else { [to, from] };
-        row = row.moved(&model, own, next);
+        row = row.moved(model, own, next);
     }
     for (index, (found, expected)) in talk.said.iter().zip(&expected[1].said).enumerate() {
         assert!(found == expected, "something else at {index}");

@@ -47,12 +47,15 @@ impl Costs<'_> {
         match op {
             Op::Embed { output, .. } => self.moved(&[*output, *output]),
             Op::RopeTable { output, .. } => self.moved(&[*output]),
-            Op::Join { first, second, output } => self.moved(&[*first, *second, *output]),
+            Op::Join { first, second, output: joined } | Op::Split { input: joined, first, second } => {
+                self.moved(&[*first, *second, *joined])
+            }
             Op::Norm { input, output, .. } | Op::Gather { input, output } => self.moved(&[*input, *output]),
             Op::Linear { input, products } => self.linear(*input, products),
-            Op::StoreKeysValues { query, key, value, cache, .. } => {
+            Op::StoreKeysValues { queries, key, value, cache, .. } => {
                 let stored = self.step.all_rows() * self.token_bytes(*cache);
-                self.moved(&[*query, *query, *key, *value]) + bytes(stored)
+                let queries = queries.map_or(Cost::default(), |queries| self.moved(&[queries.buffer, queries.buffer]));
+                queries + self.moved(&[*key, *value]) + bytes(stored)
             }
             Op::Attention { query, query_heads, cache, output, .. } => {
                 self.moved(&[*query, *output]) + self.attention(query_heads.count, *cache)

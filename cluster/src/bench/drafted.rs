@@ -202,6 +202,6 @@ mod tests {
         let tokens = |guesses: Vec<Drafted>| guesses.into_iter().map(|guess| guess.token).collect::<Vec<_>>();
         assert_eq!(tokens(script.guesses(12, 3, 1.0)), [102, 103, 104]);
         assert_eq!(tokens(script.guesses(9, 3, 1.0)), [] as [u32; 0], "the prompt is not guessed at");
-        assert_eq!(tokens(script.guesses(1109, 3, 1.0)), [1099]);
+        assert_eq!(tokens(script.guesses(1009, 3, 1.0)), [1099]);
     }
 }

@@ -39,7 +39,7 @@ pub(crate) fn bench(arguments: &BenchArgs) -> Result<()> {
     if let Some(url) = &arguments.url {
         return tell(&remote::measure(url, arguments)?, arguments.json);
     }
-    let gguf = model::open(&arguments.model)?;
+    let gguf = model::open_with_draft(&arguments.model, &arguments.layout.draft)?;
     if arguments.tune {
         return tell(&tune::tune(&gguf, arguments)?, arguments.json);
     }

@@ -38,6 +38,7 @@ fn one(program: &Program, recorded: &Recorded, costs: &Costs<'_>) -> String {
         Op::AddGated { .. } => "add gated".to_owned(),
         Op::AddBias { .. } => "add bias".to_owned(),
         Op::Join { .. } => "join".to_owned(),
+        Op::Split { .. } => "split".to_owned(),
         Op::Gather { .. } => "gather".to_owned(),
     }
 }

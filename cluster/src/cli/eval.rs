@@ -103,6 +103,9 @@ pub(crate) struct SelfcheckArgs {
     /// Prompts whose answers with drafts are compared with those without [default: 4, with --full 40].
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=10_000))]
     pub(crate) prompts: Option<u32>,
+    /// Compare answers with the drafts of this model too: a GGUF file with the same vocabulary.
+    #[arg(long, value_name = "FILE")]
+    pub(crate) draft: Option<PathBuf>,
     /// Print the results as JSON.
     #[arg(long)]
     pub(crate) json: bool,

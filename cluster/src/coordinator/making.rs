@@ -9,13 +9,13 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
 use paceline_control::{
-    Cancel, Connect, Link, Linked, Load, Loaded, Memory, Model, Peer, Progress, Tier, ToShard, to_shard,
+    Cancel, Connect, Draft, Link, Linked, Load, Loaded, Memory, Peer, Progress, Tier, ToShard, to_shard,
 };
 use paceline_coordinator::placement::{MemoryBytes, StageMemory};
 use paceline_coordinator::{LinkCard, Placed, Shards, StageCard};
 use paceline_core::Limits;
 use paceline_core::disk::ORDERS;
-use paceline_core::planner::{LinkSpeed, Placement, StagePlan};
+use paceline_core::planner::{LinkSpeed, Placement, StagePlan, TailDrafter};
 use paceline_model::RopeScaling;
 use paceline_proto::{Activations, EntryKey, Epoch, NodeId, SessionId, TierAnswer, TierOrder};
 use paceline_transport::{Expected, LinkKey, LinkReceiver, LinkReport, LinkSender, LinkSettings, Pending};
@@ -146,6 +146,7 @@ impl Making {
     ) -> Load {
         let overrides = &settings.overrides;
         let RopeOverrides { yarn_factor, yarn_original_context } = rope(overrides.rope_scaling.as_ref());
+        let sources = self.sources(settings, index, to, attendants);
         Load {
             epoch: self.epoch.0,
             stage: index as u32,
@@ -156,15 +157,27 @@ impl Making {
             rope_base: overrides.rope_base,
             yarn_factor,
             yarn_original_context,
-            model: Some(Model {
-                manifest: settings.offer.manifest(),
-                path: settings.offer.path(),
-                sources: self.sources(settings, index, to, attendants),
-            }),
+            model: Some(settings.offer.model.told(sources.clone())),
             from: Some(from),
             beside: self.beside.map(|beside| beside.0),
-            mtp: self.placement.mtp,
+            mtp: stage.last && self.placement.drafter == Some(TailDrafter::Mtp),
+            draft: self.draft(settings, sources),
         }
+    }
+
+    /// The model that drafts at the last stage, if one does.
+    fn draft(&self, settings: &Settings, sources: Vec<Peer>) -> Option<Draft> {
+        let (key_type, value_type, reads_layers) = match self.placement.drafter? {
+            TailDrafter::Model { key_type, value_type } => (key_type, value_type, false),
+            TailDrafter::Dflash { key_type, value_type } => (key_type, value_type, true),
+            TailDrafter::Mtp => return None,
+        };
+        Some(Draft {
+            model: Some(settings.offer.draft.as_ref()?.told(sources)),
+            key_type: key_type.to_string(),
+            value_type: value_type.to_string(),
+            reads_layers,
+        })
     }
 
     /// Who may have pieces of the model, or of what was kept of prompts: the coordinator has the whole model, the
@@ -378,7 +391,7 @@ fn disk_root(settings: &Settings, placement: &Placement, row: &[NodeId], attenda
     let all = row.iter().all(|node| hello(node).is_some_and(|hello| hello.disk > 0));
     let device = |node: &NodeId| Some(hello(node)?.device.as_ref()?.name.clone());
     let devices: Vec<String> = row.iter().filter_map(device).collect();
-    let model = settings.offer.model;
+    let model = settings.offer.model.hash;
     all.then(|| disk::root(&model, placement, &settings.overrides, settings.activations, &devices))
 }
 

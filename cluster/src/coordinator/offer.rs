@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use anyhow::{Context, Result};
 use paceline_api::NodeCard;
-use paceline_control::{Device, Hello};
+use paceline_control::{Device, Hello, Model, Peer};
 use paceline_core::planner::{DeviceSpec, MAX_THREADS, Speed};
 use paceline_gguf::{Gguf, ModelShape};
 use paceline_proto::NodeId;
@@ -15,49 +15,65 @@ use paceline_weights::{HashCache, Manifest, ModelHash, PieceReader};
 use crate::pieces::Pieces;
 use crate::{model, row};
 
-/// The model.
+/// The models that shards may need.
 pub(crate) struct Offer {
-    manifest: Vec<u8>,
-    /// Names the model by its content.
-    pub(super) model: ModelHash,
-    path: String,
+    /// The one that is served.
+    pub(super) model: Offered,
+    /// The one that drafts for it, if it was opened with one.
+    pub(super) draft: Option<Offered>,
     pieces: Arc<Pieces>,
-    /// Values per row of its residual stream.
+    /// Values of a row between the model's stages, at most.
     pub(super) width: usize,
 }
 
+/// One model.
+pub(super) struct Offered {
+    manifest: Vec<u8>,
+    /// Names the model by its content.
+    pub(super) hash: ModelHash,
+    path: String,
+}
+
+impl Offered {
+    /// What a node is told of it, and of the nodes that have it.
+    pub(super) fn told(&self, sources: Vec<Peer>) -> Model {
+        Model { manifest: self.manifest.clone(), path: self.path.clone(), sources }
+    }
+
+    fn of(manifest: &Manifest, path: String) -> Self {
+        Self { hash: manifest.hash(), manifest: manifest.encode(), path }
+    }
+
+    /// Hashes a model in files, unless that was done before, and lets its pieces be read.
+    fn in_files(gguf: &Gguf, path: &Path, hashes: &Path, reader: &PieceReader) -> Result<Self> {
+        let bar = row::progress_bar("hashing", gguf.file_bytes(), true);
+        let manifest = HashCache::open(hashes)?.manifest(path, &|bytes| bar.inc(bytes))?;
+        bar.finish_and_clear();
+        let files: Vec<PathBuf> = gguf.files().map(|file| file.path.to_owned()).collect();
+        reader.add_files(&manifest, &files)?;
+        let path = path.canonicalize().with_context(|| format!("cannot find {}", path.display()))?;
+        Ok(Self::of(&manifest, path.to_string_lossy().into_owned()))
+    }
+}
+
 impl Offer {
-    /// Hashes the model, unless that was done before; `hashes` is where results are kept.
-    pub(crate) fn of(gguf: &Gguf, path: Option<&Path>, hashes: &Path) -> Result<Self> {
-        let width = ModelShape::read(gguf)?.embedding_length;
+    /// Hashes the models, unless that was done before; `hashes` is where results are kept. `path` is the model's, if it
+    /// is not part of the program, `draft` that of the model that drafts for it.
+    pub(crate) fn of(gguf: &Gguf, path: Option<&Path>, draft: Option<&Path>, hashes: &Path) -> Result<Self> {
+        let width = ModelShape::read(gguf)?.sent_width();
         let reader = PieceReader::new();
-        let (manifest, path) = match path {
+        let model = match path {
             None => {
                 let (bytes, name) = model::embedded();
                 let manifest = Manifest::of_bytes(name, bytes)?;
                 reader.add_bytes(&manifest, bytes);
-                (manifest, String::new())
+                Offered::of(&manifest, String::new())
             }
-            Some(path) => {
-                let bar = row::progress_bar("hashing", gguf.file_bytes(), true);
-                let manifest = HashCache::open(hashes)?.manifest(path, &|bytes| bar.inc(bytes))?;
-                bar.finish_and_clear();
-                let files: Vec<PathBuf> = gguf.files().map(|file| file.path.to_owned()).collect();
-                reader.add_files(&manifest, &files)?;
-                let path = path.canonicalize().with_context(|| format!("cannot find {}", path.display()))?;
-                (manifest, path.to_string_lossy().into_owned())
-            }
+            Some(path) => Offered::in_files(gguf, path, hashes, &reader)?,
         };
-        let model = manifest.hash();
-        Ok(Self { manifest: manifest.encode(), model, path, pieces: Arc::new(Pieces::of_models(reader)), width })
-    }
-
-    pub(super) fn manifest(&self) -> Vec<u8> {
-        self.manifest.clone()
-    }
-
-    pub(super) fn path(&self) -> String {
-        self.path.clone()
+        let draft = gguf.draft().zip(draft);
+        let draft = draft.map(|(gguf, path)| Offered::in_files(gguf, path, hashes, &reader)).transpose()?;
+        Ok(Self { model, draft, pieces: Arc::new(Pieces::of_models(reader)), width })
     }
 
     pub(super) fn pieces(&self) -> Arc<dyn PieceSource> {

@@ -53,17 +53,17 @@ pub(super) fn check(gguf: &Arc<Gguf>, arguments: &SelfcheckArgs, kind: KvType, t
     let context = 2 * text.len() + ANSWER;
     let plain = Setup { gguf, arguments, kind, shards: 1, context, sessions: TOGETHER, draft: DraftArgs::NONE };
     let expected = plain.serve(async |engine: Engine| one_by_one(&engine, &asked).await)?;
-    let sources = [DraftSource::Lookup, DraftSource::Mtp];
-    let sources = sources.into_iter().filter(|source| *source != DraftSource::Mtp || shape.mtp.len() == 1);
+    let mtp = (shape.mtp.len() == 1).then_some(DraftSource::Mtp);
+    let sources = [DraftSource::Lookup].into_iter().chain(mtp).chain(arguments.draft.clone().map(DraftSource::File));
     let mut all = Vec::new();
     for source in sources {
         for shards in super::ends(&[1, shape.blocks().len().min(4)]) {
-            let setup = Setup { shards, draft: DraftArgs::of(source), ..plain.clone() };
+            let setup = Setup { shards, draft: DraftArgs::of(source.clone()), ..plain.clone() };
             let found = setup.serve(async |engine: Engine| {
                 let alone = one_by_one(&engine, &asked).await?;
                 Ok([alone, together(&engine, &asked).await?])
             })?;
-            all.push(Drafted::of(kind, source, shards, &expected, &found));
+            all.push(Drafted::of(kind, &source, shards, &expected, &found));
         }
     }
     Ok(all)
@@ -110,13 +110,13 @@ async fn together(engine: &Engine, asked: &[Asked]) -> Result<Vec<Answer>> {
 }
 
 impl Drafted {
-    fn of(kind: KvType, source: DraftSource, shards: usize, expected: &[Answer], found: &[Vec<Answer>; 2]) -> Self {
+    fn of(kind: KvType, source: &DraftSource, shards: usize, expected: &[Answer], found: &[Vec<Answer>; 2]) -> Self {
         let pairs = || found.iter().flat_map(|answers| expected.iter().zip(answers).enumerate());
         let differences =
             pairs().filter_map(|(number, (plain, drafted))| difference(&format!("answer {number}"), plain, drafted));
         Self {
             kind: kind.to_string(),
-            source: source.name().to_owned(),
+            source: source.name(),
             shards,
             answers: pairs().count(),
             drafts: pairs().map(|(_, (_, drafted))| drafted.drafts.0).sum(),

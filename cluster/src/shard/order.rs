@@ -5,6 +5,8 @@ use std::ops::Range;
 use anyhow::{Context, Result, anyhow, bail};
 use paceline_compute::device::{LogSpec, MemorySpec};
 use paceline_control::{Link, Load, Peer, Take};
+use paceline_core::planner::TailDrafter;
+use paceline_gguf::KvType;
 use paceline_model::{Overrides, RopeScaling, StageLayers};
 use paceline_proto::{Epoch, NodeId, PageId, Slot};
 use paceline_shard::Place;
@@ -21,8 +23,8 @@ pub(super) struct Order {
     pub(super) layers: StageLayers,
     pub(super) memory: MemorySpec,
     pub(super) overrides: Overrides,
-    /// The tail makes drafts with the model's own block for multi-token prediction.
-    pub(super) mtp: bool,
+    /// What makes drafts at the tail, where it has to do with this stage.
+    pub(super) drafter: Option<TailDrafter>,
     pub(super) expected: Expected,
 }
 
@@ -65,15 +67,28 @@ impl Order {
             layers: StageLayers { layers: first..end, first: is_first, last: is_last },
             memory: memory(load)?,
             overrides: overrides(load),
-            mtp: load.mtp && is_last,
+            drafter: drafter(load)?.and_then(|drafter| drafter.at(is_last)),
             expected: Expected { key, from: node, settings },
         })
     }
 }
 
+fn drafter(load: &Load) -> Result<Option<TailDrafter>> {
+    let Some(draft) = &load.draft else { return Ok(load.mtp.then_some(TailDrafter::Mtp)) };
+    let key_type = kind("a draft model's keys", &draft.key_type)?;
+    let value_type = kind("a draft model's values", &draft.value_type)?;
+    Ok(Some(match draft.reads_layers {
+        true => TailDrafter::Dflash { key_type, value_type },
+        false => TailDrafter::Model { key_type, value_type },
+    }))
+}
+
+fn kind(what: &str, name: &str) -> Result<KvType> {
+    name.parse().map_err(|error| anyhow!("the type of {what}: {error}"))
+}
+
 fn memory(load: &Load) -> Result<MemorySpec> {
     let memory = load.memory.as_ref().context("the order to load names no memory")?;
-    let kind = |what: &str, name: &str| name.parse().map_err(|error| anyhow!("the type of {what}: {error}"));
     Ok(MemorySpec {
         page_tokens: bounded("tokens of a page", memory.page_tokens)?,
         pages: bounded("pages", memory.pages)?,

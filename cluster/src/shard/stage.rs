@@ -14,7 +14,7 @@ use paceline_gguf::Gguf;
 use paceline_proto::{Epoch, Reply};
 use paceline_shard::actor;
 use paceline_shard::worker::Links;
-use paceline_shard::{Feedback, MtpDrafter, SharedStage, Stage, StageTier};
+use paceline_shard::{Feedback, SharedStage, Stage, StageTier};
 use paceline_text::Tokenizer;
 use paceline_transport::{LinkReceiver, LinkReport, LinkSender, Pending, ReplySender};
 use tokio::sync::{oneshot, watch};
@@ -216,8 +216,8 @@ impl Workshop {
         weights: &StageWeights,
         progress: &dyn Fn(u64),
     ) -> Result<(Stage, u64)> {
-        let Order { place, layers, memory, overrides, mtp, .. } = order;
-        let program = tail::record(model, layers, overrides, *mtp)?;
+        let Order { place, layers, memory, overrides, drafter, .. } = order;
+        let program = tail::record(model, layers, overrides, *drafter)?;
         let device = &self.0.device;
         let shared = device.keep(&program, model);
         let reused = shared.bytes();
@@ -241,8 +241,8 @@ impl Workshop {
                 Err(error) => warn!(%error, "answers cannot be held to schemas and grammars"),
             }
         }
-        if *mtp {
-            stage = tail::with_drafter(stage, MtpDrafter::load(device, model, *memory, overrides, &mut count))?;
+        if let Some(drafter) = drafter.filter(|_| place.last) {
+            stage = tail::with_drafter(stage, drafter, device, model, overrides, &mut count)?;
         }
         Ok((stage, reused))
     }

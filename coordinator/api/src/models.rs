@@ -63,7 +63,13 @@ fn describe(engine: &Engine) -> Value {
             "n_params": model.parameters,
             "size": model.file_bytes,
             "stages": model.stages,
-            "drafts": { "lookup": model.drafts.lookup, "mtp": model.drafts.proposals > 0, "max": model.drafts.most, "p_min": model.drafts.least_chance },
+            "drafts": {
+                "lookup": model.drafts.lookup,
+                "mtp": model.drafts.proposals > 0 && model.draft_model.is_none(),
+                "model": model.draft_model,
+                "max": model.drafts.most,
+                "p_min": model.drafts.least_chance,
+            },
         },
     })
 }

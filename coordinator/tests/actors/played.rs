@@ -112,6 +112,7 @@ pub(crate) fn text_side() -> Service {
         file_bytes: 1,
         stages: 0,
         drafts: DraftSettings::NONE,
+        draft_model: None,
     };
     let tokenizer = Arc::new(Tokenizer::from_gguf(&gguf).expect("a vocabulary"));
     Service { model, tokenizer, template: None }

@@ -110,6 +110,14 @@ pub enum Error {
     #[error("{file}: key {key:?} says {declared} blocks, the file has tensors of {found}, numbered up to {last}")]
     BlockCount { file: String, key: String, declared: usize, found: usize, last: usize },
 
+    // A model that drafts for another.
+    #[error("{file}: a draft model {variant}, as {sign:?} says; only plain DFlash draft models can be used")]
+    DraftVariant { file: String, variant: &'static str, sign: String },
+    #[error("{file}: token {token} is {found:?}, in {model} it is {wanted:?}; drafts need the same vocabulary")]
+    OtherToken { file: String, model: String, token: usize, found: String, wanted: String },
+    #[error("{file}: has {found} tokens, {model} has {wanted}; drafts need the same vocabulary")]
+    OtherTokenCount { file: String, model: String, found: usize, wanted: usize },
+
     // Key and value types.
     #[error("{given:?} is not a key or value type; known are {known}")]
     UnknownKvType { given: String, known: String },

@@ -1,5 +1,6 @@
 //! What a planner must know of a model: layers, bytes, rows, and the memory that a session costs.
 
+mod dflash;
 mod keys;
 mod layer;
 mod read;
@@ -10,6 +11,7 @@ use std::{fmt, ops::Range};
 
 use crate::{Error, Gguf, KvType, Result};
 
+pub use dflash::DflashShape;
 pub use layer::{Experts, Layer, LayerKind, Weights};
 
 /// Hidden rows travel between stages in single precision.
@@ -98,6 +100,10 @@ pub struct ModelShape {
     pub output_norm: Weights,
     /// Whatever belongs to none of the above, such as `rope_freqs.weight`.
     pub other: Weights,
+    /// The model that drafts for it, if it was opened with one; it counts in nothing that is said of this one.
+    pub draft: Option<Box<ModelShape>>,
+    /// The DFlash model that drafts for it, if it was opened with one.
+    pub dflash: Option<DflashShape>,
 }
 
 impl ModelShape {
@@ -107,6 +113,14 @@ impl ModelShape {
     /// If the architecture is unknown, or hyperparameters and tensors are missing or contradict each other.
     pub fn read(gguf: &Gguf) -> Result<ModelShape> {
         read::model_shape(gguf)
+    }
+
+    /// The same model with a draft model, which reads the inputs of some of its layers.
+    fn drafted_by(mut self, draft: DflashShape) -> ModelShape {
+        for layer in &draft.target_layers {
+            self.layers[*layer].tap = self.layers[*layer].tap + draft.tap();
+        }
+        ModelShape { dflash: Some(draft), ..self }
     }
 
     /// Whether the token embedding serves as the output head too.
@@ -171,9 +185,20 @@ impl ModelShape {
         self.layers[layers].iter().map(Layer::log_bytes_per_token).sum()
     }
 
-    /// Bytes of the row that one token sends from stage to stage, in single precision.
+    /// Bytes of a hidden row, in single precision.
     pub fn hidden_row_bytes(&self) -> u64 {
         self.embedding_length as u64 * HIDDEN_ELEMENT_BYTES
+    }
+
+    /// Values of the row that one token sends from stage to stage at most: with a DFlash model, what that reads is
+    /// beside the hidden row from the first stage on that has any of it.
+    pub fn sent_width(&self) -> usize {
+        self.embedding_length + self.dflash.as_ref().map_or(0, |draft| draft.embedding_length)
+    }
+
+    /// Bytes of that row, in single precision.
+    pub fn sent_row_bytes(&self) -> u64 {
+        self.sent_width() as u64 * HIDDEN_ELEMENT_BYTES
     }
 
     /// Checks that every attention head, MTP included, can be cached in these types.
@@ -181,15 +206,19 @@ impl ModelShape {
     /// # Errors
     /// [`Error::HeadNotWholeBlocks`] if a head is not a whole number of the type's blocks.
     pub fn check_key_value_types(&self, key: KvType, value: KvType) -> Result<()> {
-        for layer in self.layers.iter().chain(&self.mtp) {
-            let LayerKind::Attention { key_dim, value_dim, .. } = layer.kind else { continue };
-            for (dim, kind) in [(key_dim, key), (value_dim, value)] {
-                let block_len = kind.block_len();
-                if !dim.is_multiple_of(block_len) {
-                    return Err(Error::HeadNotWholeBlocks { dim, kind, block_len });
-                }
+        check_types(self.layers.iter().chain(&self.mtp), key, value)
+    }
+}
+
+fn check_types<'a>(layers: impl IntoIterator<Item = &'a Layer>, key: KvType, value: KvType) -> Result<()> {
+    for layer in layers {
+        let LayerKind::Attention { key_dim, value_dim, .. } = layer.kind else { continue };
+        for (dim, kind) in [(key_dim, key), (value_dim, value)] {
+            let block_len = kind.block_len();
+            if !dim.is_multiple_of(block_len) {
+                return Err(Error::HeadNotWholeBlocks { dim, kind, block_len });
             }
         }
-        Ok(())
     }
+    Ok(())
 }

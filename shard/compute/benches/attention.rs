@@ -12,7 +12,7 @@ use std::time::Instant;
 use paceline_compute::cpu::CpuDevice;
 use paceline_compute::cpu::simd::Isa;
 use paceline_compute::device::{ChunkLog, ChunkRows, LogSpec, MemoryOperation, MemorySpec, ReadBuffer, StepInputs};
-use paceline_compute::program::{CacheSpec, Heads, Op, Program, Recorded, Rope, RopeStyle, RowSpace};
+use paceline_compute::program::{CacheSpec, Heads, Op, Program, Queries, Recorded, Rope, RopeStyle, RowSpace};
 use paceline_compute::{Device, LoadedStage};
 use paceline_gguf::testing::GgufWriter;
 use paceline_gguf::{Gguf, KvType};
@@ -96,16 +96,14 @@ fn program(shape: &Shape) -> Program {
     let query_heads = Heads { count: heads, dim, stride: dim };
     for _ in 0..shape.layers {
         let cache = program.cache(CacheSpec { key_value_heads, key_dim: dim, value_dim: dim });
-        let (query_norm, key_norm, epsilon) = (None, None, 1e-6);
+        let (key_norm, epsilon) = (None, 1e-6);
         program.record(
             "keys and values",
             None,
             Op::StoreKeysValues {
-                query,
-                query_heads,
+                queries: Some(Queries { buffer: query, heads: query_heads, norm: None }),
                 key,
                 value,
-                query_norm,
                 key_norm,
                 epsilon,
                 style,
@@ -117,7 +115,7 @@ fn program(shape: &Shape) -> Program {
         program.record(
             "attention",
             None,
-            Op::Attention { query, query_heads, gate_offset: None, scale, cache, output },
+            Op::Attention { query, query_heads, gate_offset: None, scale, causal: true, cache, output },
         );
     }
     program

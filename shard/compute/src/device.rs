@@ -133,7 +133,7 @@ pub struct StepInputs<'a> {
     pub chunks: &'a [ChunkRows<'a>],
     /// First stage: one token id per row, or [`NO_TOKEN`]. Other stages: empty.
     pub tokens: &'a [u32],
-    /// First stage: the rows without a token, in order. Other stages: all rows of the residual stream.
+    /// First stage: the rows without a token, in order. Other stages: all rows of [`Program::input`].
     pub vectors: &'a [f32],
     /// Each row's position, four components (text: `[p, p, p, 0]`).
     pub positions: &'a [[u32; 4]],
@@ -313,11 +313,19 @@ pub trait LoadedStage: Send {
     /// As [`read_part`](Self::read_part).
     fn write_part(&mut self, part: MemoryPart, from: &[u8]) -> Result<()>;
 
-    /// Runs the program for one step.
+    /// Runs the program for one step, or the first entry of one that has several.
     ///
     /// # Errors
     /// Inputs that do not fit the reserved memory or one another; nothing is changed then.
-    fn run(&mut self, inputs: &StepInputs<'_>) -> Result<()>;
+    fn run(&mut self, inputs: &StepInputs<'_>) -> Result<()> {
+        self.run_entry(0, inputs)
+    }
+
+    /// Runs the operations of one entry for one step. Buffers that only other entries write are as those left them.
+    ///
+    /// # Errors
+    /// As [`LoadedStage::run`]; an entry that the program does not have.
+    fn run_entry(&mut self, entry: usize, inputs: &StepInputs<'_>) -> Result<()>;
 
     /// Reads rows of a buffer as the last step left them, `(rows.len(), width)` into `into`.
     ///
@@ -325,14 +333,14 @@ pub trait LoadedStage: Send {
     /// Rows that the last step did not have.
     fn read(&mut self, buffer: Buffer, rows: Range<usize>, into: &mut [f32]) -> Result<()>;
 
-    /// Runs a step and calls `observe` after every operation with its index in the program, when all
+    /// Runs a step as [`LoadedStage::run`] does, and calls `observe` after every operation with its index in the program, when all
     /// buffers can be read. For tests that compare layer by layer.
     ///
     /// # Errors
     /// As [`LoadedStage::run`].
     fn run_observed(&mut self, inputs: &StepInputs<'_>, observe: &mut dyn FnMut(usize, ReadBuffer<'_>)) -> Result<()>;
 
-    /// Runs a step and then tells `observe`, in order, how long all threads together took for each operation.
+    /// Runs a step as [`LoadedStage::run`] does, and then tells `observe`, in order, how long all threads together took for each operation.
     ///
     /// # Errors
     /// As [`LoadedStage::run`].

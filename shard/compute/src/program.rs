@@ -76,6 +76,15 @@ pub struct WeightSpec {
     pub usage: WeightUse,
     /// Only these rows of it (of every expert): some files store several matrices fused into one.
     pub rows: Option<Range<usize>>,
+    /// Only these columns of a [`WeightUse::Matrix`], whole blocks: those that meet one part of its input.
+    pub columns: Option<Range<usize>>,
+}
+
+impl WeightSpec {
+    /// A whole tensor.
+    pub fn whole(tensor: impl Into<String>, usage: WeightUse) -> Self {
+        Self { tensor: tensor.into(), usage, rows: None, columns: None }
+    }
 }
 
 /// Widths of the keys and values that one attention layer stores per token.
@@ -157,6 +166,17 @@ pub struct Heads {
     pub stride: usize,
 }
 
+/// Query heads that attention is prepared for.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Queries {
+    /// `(rows, query heads)`.
+    pub buffer: Buffer,
+    /// Layout of the buffer.
+    pub heads: Heads,
+    /// Weight of the norm of every query head, `(head dim)`.
+    pub norm: Option<Weight>,
+}
+
 /// One product of [`Op::Linear`]: `output = weight · input`, or added to what `output` holds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Product {
@@ -208,16 +228,12 @@ pub enum Op {
     /// Prepares attention: optional norm of each query and key head, rotation, and writing keys and
     /// values into the pages of each row's session. The query and key buffers are changed in place.
     StoreKeysValues {
-        /// `(rows, query heads)`.
-        query: Buffer,
-        /// Layout of `query`.
-        query_heads: Heads,
+        /// The rows' queries; none where keys and values are stored for later steps alone.
+        queries: Option<Queries>,
         /// `(rows, key heads · key_dim)`.
         key: Buffer,
         /// `(rows, key heads · value_dim)`.
         value: Buffer,
-        /// Weight of the norm of every query head, `(head dim)`.
-        query_norm: Option<Weight>,
         /// Weight of the norm of every key head, `(head dim)`.
         key_norm: Option<Weight>,
         /// Added to the mean of squares.
@@ -229,7 +245,7 @@ pub enum Op {
         /// Where they are stored.
         cache: Cache,
     },
-    /// Causal attention of every row over the stored keys and values of its session, its own included.
+    /// Attention of every row over the stored keys and values of its session, its own included.
     Attention {
         /// `(rows, query heads)`.
         query: Buffer,
@@ -240,6 +256,8 @@ pub enum Op {
         gate_offset: Option<usize>,
         /// Scale of the scores.
         scale: f32,
+        /// Does a row see only the rows before it? Else all rows of its chunk.
+        causal: bool,
         /// The keys and values.
         cache: Cache,
         /// `(rows, query heads · value_dim)`.
@@ -350,6 +368,15 @@ pub enum Op {
         /// `(rows, both widths)`.
         output: Buffer,
     },
+    /// `[first, second] = input`, row by row.
+    Split {
+        /// `(rows, both widths)`.
+        input: Buffer,
+        /// `(rows, width of first)`.
+        first: Buffer,
+        /// `(rows, width of second)`.
+        second: Buffer,
+    },
     /// Copies the wanted rows of a [`RowSpace::Step`] buffer into a [`RowSpace::Wanted`] one.
     Gather {
         /// `(rows, width)`.
@@ -375,6 +402,8 @@ pub struct Recorded {
 pub struct Program {
     /// The operations in order.
     pub ops: Vec<Recorded>,
+    /// Where further entries begin. A run executes the operations of one; all have the same buffers and memories.
+    pub cuts: Vec<usize>,
     /// Shapes of the buffers; `Buffer(i)` is `buffers[i]`.
     pub buffers: Vec<BufferSpec>,
     /// The tensors; `Weight(i)` is `weights[i]`.
@@ -383,12 +412,15 @@ pub struct Program {
     pub caches: Vec<CacheSpec>,
     /// The recurrent layers' memories; `State(i)` is `states[i]`.
     pub states: Vec<StateSpec>,
-    /// The residual stream `(rows, width)`: a later stage's input and an earlier stage's output.
+    /// The residual stream `(rows, width)`.
     pub stream: Option<Buffer>,
-    /// Does the program begin with [`Op::Embed`]? Else rows are copied into `stream`. A draft model has both: rows of
-    /// the model that it drafts for, and the tokens behind them.
+    /// Where rows that come in as vectors go, before an entry's first operation.
+    pub input: Option<Buffer>,
+    /// The rows that are the next stage's input; not on the last stage.
+    pub output: Option<Buffer>,
+    /// Do vectors stand in place of tokens in entries with an [`Op::Embed`]? Else rows may have both.
     pub embeds: bool,
-    /// The rows after the last norm, of all tokens of the step, `(rows, width)`; where a draft model reads them.
+    /// What a draft model reads of all tokens, `(rows, width)`; last stage only, where there is one.
     pub features: Option<Buffer>,
     /// The final hidden rows after the last norm, `(wanted rows, width)`; last stage only.
     pub hidden: Option<Buffer>,
@@ -433,6 +465,13 @@ impl Program {
     pub fn state(&mut self, spec: StateSpec) -> State {
         self.states.push(spec);
         State(u16::try_from(self.states.len() - 1).expect("a model has some hundred layers"))
+    }
+
+    /// The operations of each entry.
+    pub fn entries(&self) -> Vec<Range<usize>> {
+        let starts = std::iter::once(0).chain(self.cuts.iter().copied());
+        let ends = self.cuts.iter().copied().chain(std::iter::once(self.ops.len()));
+        starts.zip(ends).map(|(start, end)| start..end).collect()
     }
 
     /// Appends an operation.

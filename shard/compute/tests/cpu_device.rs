@@ -36,7 +36,7 @@ fn model() -> Arc<Gguf> {
 }
 
 fn weight(tensor: &str, usage: WeightUse, rows: Option<std::ops::Range<usize>>) -> WeightSpec {
-    WeightSpec { tensor: tensor.to_owned(), usage, rows }
+    WeightSpec { rows, ..WeightSpec::whole(tensor, usage) }
 }
 
 /// `output = rows 2 and 3 of fused · stream + bias`.
@@ -44,7 +44,7 @@ fn program(spec: WeightSpec, width: usize) -> (Program, Buffer) {
     let mut program = Program::default();
     let stream = program.buffer("stream", 2, RowSpace::Step);
     let output = program.buffer("output", width, RowSpace::Step);
-    program.stream = Some(stream);
+    program.input = Some(stream);
     let weight_of = program.weight(spec);
     let bias = program.weight(weight("bias", WeightUse::Vector, None));
     let products = vec![Product { weight: weight_of, output, add: false }];
@@ -98,6 +98,69 @@ fn progress_counts_the_bytes_of_tensors() {
     let device = CpuDevice::new(1, None).unwrap();
     device.load(program, &model(), MEMORY, &mut |bytes| read.push(bytes)).unwrap();
     assert_eq!(read, [48, 8]);
+}
+
+/// Columns of a matrix in each type are the matrix that has only these, bit for bit.
+#[test]
+fn columns_of_a_tensor_are_a_matrix() {
+    let kinds = [(TensorType::F32, 4), (TensorType::Q8_0, 34)];
+    for (kind, block_bytes) in kinds {
+        let blocks = 96 / kind.block_len();
+        // Scales of blocks are small positive numbers in half precision, floats are below 1.
+        let byte =
+            |row: usize, at: usize| if at % block_bytes == 1 { 0x20 } else { ((row * 31 + at * 7) % 0x3f) as u8 };
+        let rows: Vec<Vec<u8>> =
+            (0..3).map(|row| (0..blocks * block_bytes).map(|at| byte(row, at)).collect()).collect();
+        let part = blocks / 3 * block_bytes..blocks * block_bytes;
+        let mut file = GgufWriter::new();
+        file.tensor("wide", kind, &[96, 3], rows.concat());
+        file.tensor("part", kind, &[64, 3], rows.iter().flat_map(|row| row[part.clone()].to_vec()).collect());
+        let model = Arc::new(Gguf::from_vec(file.to_vec(), "test").unwrap());
+        let mut program = Program::default();
+        let input = program.buffer("input", 64, RowSpace::Step);
+        program.input = Some(input);
+        let specs = [
+            WeightSpec { columns: Some(32..96), ..WeightSpec::whole("wide", WeightUse::Matrix) },
+            WeightSpec::whole("part", WeightUse::Matrix),
+        ];
+        let outputs = specs.map(|spec| {
+            let (weight, output) = (program.weight(spec), program.buffer("output", 3, RowSpace::Step));
+            program.record(
+                "product",
+                None,
+                Op::Linear { input, products: vec![Product { weight, output, add: false }] },
+            );
+            output
+        });
+        let mut stage = CpuDevice::new(2, None).unwrap().load(program, &model, MEMORY, &mut |_| ()).unwrap();
+        let chunks = [ChunkRows { first_row: 0, rows: 1, start: 0, slot: 0, pages: &[], log: ChunkLog::default() }];
+        let (vectors, positions): (Vec<f32>, _) = ((0..64).map(|at| at as f32 - 30.0).collect(), [[0; 4]]);
+        let inputs = StepInputs { chunks: &chunks, tokens: &[], vectors: &vectors, positions: &positions, wanted: &[] };
+        stage.run(&inputs).unwrap();
+        let [found, expected] = outputs.map(|output| {
+            let mut values = [0.0; 3];
+            stage.read(output, 0..1, &mut values).unwrap();
+            values
+        });
+        assert!(expected.iter().all(|value| value.is_normal()), "{expected:?}");
+        assert_eq!(found.map(f32::to_bits), expected.map(f32::to_bits), "{kind}");
+    }
+}
+
+#[test]
+fn columns_that_are_not_there_or_no_whole_blocks_are_refused() {
+    let refusal = |columns| {
+        let mut file = GgufWriter::new();
+        file.tensor("wide", TensorType::Q8_0, &[64, 2], vec![0; 136]);
+        let model = Arc::new(Gguf::from_vec(file.to_vec(), "test").unwrap());
+        let mut program = Program::default();
+        program.weight(WeightSpec { columns: Some(columns), ..WeightSpec::whole("wide", WeightUse::Matrix) });
+        let loaded = CpuDevice::new(1, None).unwrap().load(program, &model, MEMORY, &mut |_| ());
+        loaded.err().expect("the columns are refused").to_string()
+    };
+    assert_eq!(refusal(32..96), "tensor wide is [64, 2], but the model's settings need at least 96 columns");
+    assert_eq!(refusal(32..48), "48 values per row are not a multiple of the 32 values of a Q8_0 block");
+    assert_eq!(refusal(16..64), "16 values per row are not a multiple of the 32 values of a Q8_0 block");
 }
 
 /// Runs two rows through a stage.
@@ -164,7 +227,7 @@ fn a_slice_of_fused_experts_is_cut_from_every_expert() {
     let route = program.buffer("route", 2, RowSpace::Step);
     let logits = program.buffer("logits", 2, RowSpace::Step);
     let output = program.buffer("output", 2, RowSpace::Step);
-    program.stream = Some(stream);
+    program.input = Some(stream);
     let router = program.weight(weight("fused", WeightUse::Matrix, Some(0..2)));
     let gate = program.weight(weight("experts", WeightUse::Experts, Some(0..2)));
     let up = program.weight(weight("experts", WeightUse::Experts, Some(2..4)));

@@ -273,7 +273,7 @@ impl ModelRun {
                 None => stage.run(&inputs)?,
                 Some(observe) => run_observed(stage.as_mut(), &inputs, observe)?,
             }
-            stream = read(stage.as_mut(), |program| program.stream, rows)?.concat();
+            stream = read(stage.as_mut(), |program| program.output, rows)?.concat();
         }
         for chunk in chunks {
             if let Some(session) = self.sessions.get_mut(&chunk.session) {

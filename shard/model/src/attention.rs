@@ -1,7 +1,7 @@
 //! Grouped-query attention, with the optional parts that the architectures choose from: head norms, biases, an
 //! output gate.
 
-use paceline_compute::program::{Buffer, CacheSpec, Heads, Op};
+use paceline_compute::program::{Buffer, Cache, CacheSpec, Heads, Op, Queries, Weight};
 use paceline_gguf::LayerKind;
 
 use crate::Result;
@@ -16,6 +16,8 @@ pub(crate) struct Options {
     pub(crate) head_norms: bool,
     /// A gate on every query head's result, which comes with the query.
     pub(crate) gated: bool,
+    /// Rows of a chunk see the ones behind them too.
+    pub(crate) bidirectional: bool,
 }
 
 /// The sizes and options of attention in one layer.
@@ -59,46 +61,85 @@ impl Attention {
         Ok(Attention { heads, key_value_heads, key_dim, value_dim, options, scale })
     }
 
-    /// Records `stream += output · attention(input)`.
+    /// Records `stream += output · attention(input)`, with keys and values of its own.
     pub(crate) fn record(&self, recorder: &mut Recorder<'_>, input: Buffer, positions: &Positions) -> Result<()> {
-        // (rows, heads · dim), where a gated head is followed by its gate: (rows, heads, 2, dim)
-        let query_heads = Heads { count: self.heads, dim: self.key_dim, stride: self.query_stride() };
-        let query = recorder.scratch("Qcur_full", self.heads * self.query_stride());
-        let key = recorder.scratch("Kcur", self.key_value_heads * self.key_dim);
-        let value = recorder.scratch("Vcur", self.key_value_heads * self.value_dim);
-        project(recorder, input, [query, key, value])?;
+        let cache = self.cache(recorder);
+        self.record_in(cache, recorder, input, positions)
+    }
 
-        let cache = recorder.program().cache(CacheSpec {
+    /// Adds the layer's memory to the program.
+    pub(crate) fn cache(&self, recorder: &mut Recorder<'_>) -> Cache {
+        recorder.program().cache(CacheSpec {
             key_value_heads: self.key_value_heads,
             key_dim: self.key_dim,
             value_dim: self.value_dim,
-        });
-        let (query_norm, key_norm) = match self.options.head_norms {
-            true => (Some(recorder.vector("attn_q_norm.weight")?), Some(recorder.vector("attn_k_norm.weight")?)),
-            false => (None, None),
-        };
-        let store = Op::StoreKeysValues {
-            query,
-            query_heads,
-            key,
-            value,
-            query_norm,
-            key_norm,
-            epsilon: recorder.epsilon(),
-            style: positions.style,
-            rope: positions.table,
-            cache,
-        };
-        recorder.record("Qcur", store);
+        })
+    }
+
+    /// Records `stream += output · attention(input)` over what is stored in `cache`, the input's own included.
+    pub(crate) fn record_in(
+        &self,
+        cache: Cache,
+        recorder: &mut Recorder<'_>,
+        input: Buffer,
+        positions: &Positions,
+    ) -> Result<()> {
+        // (rows, heads · dim), where a gated head is followed by its gate: (rows, heads, 2, dim)
+        let query_heads = Heads { count: self.heads, dim: self.key_dim, stride: self.query_stride() };
+        let query = recorder.scratch("Qcur_full", self.heads * self.query_stride());
+        let [key, value] = self.keys_and_values(recorder);
+        project(recorder, input, 0, &[("attn_q", query), ("attn_k", key), ("attn_v", value)])?;
+        let norm = self.head_norm(recorder, "attn_q_norm.weight")?;
+        let queries = Some(Queries { buffer: query, heads: query_heads, norm });
+        self.record_store(cache, recorder, queries, positions)?;
 
         // (rows, heads · value_dim)
         let output = recorder.scratch("attn_gated", self.heads * self.value_dim);
         let gate_offset = self.options.gated.then_some(self.key_dim);
-        let attend = Op::Attention { query, query_heads, gate_offset, scale: self.scale, cache, output };
+        let (scale, causal) = (self.scale, !self.options.bidirectional);
+        let attend = Op::Attention { query, query_heads, gate_offset, scale, causal, cache, output };
         recorder.record("attn_gated", attend);
 
         let weight = recorder.matrix("attn_output.weight")?;
         recorder.add_to_stream("attn_residual", weight, output);
+        Ok(())
+    }
+
+    /// Records that keys and values of `input` are stored in `cache`, for rows to come.
+    pub(crate) fn store(
+        &self,
+        cache: Cache,
+        recorder: &mut Recorder<'_>,
+        input: Buffer,
+        positions: &Positions,
+    ) -> Result<()> {
+        let [key, value] = self.keys_and_values(recorder);
+        project(recorder, input, self.heads * self.query_stride(), &[("attn_k", key), ("attn_v", value)])?;
+        self.record_store(cache, recorder, None, positions)
+    }
+
+    /// `(rows, key_value_heads · dim)` each.
+    fn keys_and_values(&self, recorder: &mut Recorder<'_>) -> [Buffer; 2] {
+        [("Kcur", self.key_dim), ("Vcur", self.value_dim)]
+            .map(|(name, dim)| recorder.scratch(name, self.key_value_heads * dim))
+    }
+
+    fn head_norm(&self, recorder: &mut Recorder<'_>, suffix: &str) -> Result<Option<Weight>> {
+        self.options.head_norms.then(|| recorder.vector(suffix)).transpose()
+    }
+
+    fn record_store(
+        &self,
+        cache: Cache,
+        recorder: &mut Recorder<'_>,
+        queries: Option<Queries>,
+        positions: &Positions,
+    ) -> Result<()> {
+        let [key, value] = self.keys_and_values(recorder);
+        let (key_norm, epsilon) = (self.head_norm(recorder, "attn_k_norm.weight")?, recorder.epsilon());
+        let Positions { style, table: rope } = *positions;
+        let store = Op::StoreKeysValues { queries, key, value, key_norm, epsilon, style, rope, cache };
+        recorder.record(if queries.is_some() { "Qcur" } else { "Kcur" }, store);
         Ok(())
     }
 
@@ -108,14 +149,17 @@ impl Attention {
     }
 }
 
-/// Records the projections to queries, keys and values, from a matrix each or from one that holds all three, and their
-/// biases.
-fn project(recorder: &mut Recorder<'_>, input: Buffer, outputs: [Buffer; 3]) -> Result<()> {
-    let parts = ["attn_q", "attn_k", "attn_v"].into_iter().zip(outputs);
+/// Records the projections to queries, keys and values, from a matrix each or from one that holds all three, of whose
+/// rows the `first` ones are left out, and their biases.
+fn project(
+    recorder: &mut Recorder<'_>,
+    input: Buffer,
+    mut first: usize,
+    parts: &[(&'static str, Buffer)],
+) -> Result<()> {
     let fused = recorder.has("attn_qkv.weight");
-    let mut products = Vec::with_capacity(outputs.len());
-    let mut first = 0;
-    for (name, output) in parts.clone() {
+    let mut products = Vec::with_capacity(parts.len());
+    for &(name, output) in parts {
         let end = first + recorder.program().width(output);
         let weight = match fused {
             true => recorder.matrix_rows("attn_qkv.weight", first..end)?,
@@ -125,7 +169,7 @@ fn project(recorder: &mut Recorder<'_>, input: Buffer, outputs: [Buffer; 3]) -> 
         first = end;
     }
     recorder.linear("Qcur_full", input, products);
-    for (name, buffer) in parts {
+    for &(name, buffer) in parts {
         if let Some(bias) = recorder.optional_vector(&format!("{name}.bias")) {
             recorder.record(name, Op::AddBias { buffer, bias });
         }

@@ -29,6 +29,9 @@ pub enum Error {
         /// How many it has.
         blocks: usize,
     },
+    /// A model that was opened without a DFlash model that drafts for it.
+    #[error("the model was opened without a DFlash draft model")]
+    NoDraft,
     /// The stage asks for layers that the model does not have, or for an end that it does not hold.
     #[error("layers {layers:?} {problem}; the model has layers 0..{count}")]
     Layers {

@@ -8,10 +8,11 @@
 use std::ops::Range;
 
 use paceline_compute::program::Program;
-use paceline_gguf::{Architecture, Gguf, ModelShape};
+use paceline_gguf::{Architecture, DflashShape, Gguf, ModelShape};
 
 mod attention;
 mod delta_net;
+mod dflash;
 mod error;
 mod feed_forward;
 mod llama;
@@ -25,6 +26,7 @@ mod settings;
 #[cfg(test)]
 mod tests;
 
+pub use dflash::{DRAFT, INJECT};
 pub use error::{Error, Result};
 pub use rope::{Overrides, RopeScaling};
 
@@ -62,13 +64,45 @@ pub fn record(model: &Gguf, stage: &StageLayers) -> Result<Program> {
 /// # Errors
 /// As [`record`]; overrides that are not positive numbers.
 pub fn record_with(model: &Gguf, stage: &StageLayers, overrides: &Overrides) -> Result<Program> {
-    let settings = Settings::read(model, overrides)?;
-    match Architecture::of(model)? {
-        Architecture::Llama => llama::record(&settings, stage),
-        Architecture::Qwen3 => qwen3::record(&settings, stage),
-        Architecture::Qwen35 => qwen35::record(&settings, stage),
-        Architecture::Qwen35Moe => qwen35moe::record(&settings, stage),
+    record_settings(&Settings::read(model, overrides)?, stage)
+}
+
+/// Records as [`record_with`] does, and what a DFlash draft model, open together with `model`, reads of the inputs of
+/// its layers: a sum that grows from stage to stage, beside the residual stream from where it begins, until it is
+/// the [`Program::features`] of the last stage.
+///
+/// # Errors
+/// As [`record_with`]; a model without such a draft model, or with one that does not fit it.
+pub fn record_tapped(model: &Gguf, stage: &StageLayers, overrides: &Overrides) -> Result<Program> {
+    let (_, shape) = dflash_of(model)?;
+    record_settings(&Settings::read(model, overrides)?.with_taps(&shape), stage)
+}
+
+fn record_settings(settings: &Settings<'_>, stage: &StageLayers) -> Result<Program> {
+    match Architecture::of(settings.model)? {
+        Architecture::Llama => llama::record(settings, stage),
+        Architecture::Qwen3 => qwen3::record(settings, stage),
+        Architecture::Qwen35 => qwen35::record(settings, stage),
+        Architecture::Qwen35Moe => qwen35moe::record(settings, stage),
     }
+}
+
+/// Records the DFlash draft model that is open together with `model`, in two entries over the same memories: [`INJECT`]
+/// stores keys and values for rows of the features of `model`, [`DRAFT`] computes the logits of blocks of tokens. Also
+/// returns its shape.
+///
+/// # Errors
+/// A model without such a draft model, or with one that does not fit it; tensors that are missing or not known.
+pub fn record_dflash(model: &Gguf) -> Result<(Program, DflashShape)> {
+    let (draft, shape) = dflash_of(model)?;
+    let overrides = Overrides::default();
+    let (target, settings) = (Settings::read(model, &overrides)?, Settings::of_draft(draft, &overrides, &shape)?);
+    Ok((dflash::record(&target, &settings)?, shape))
+}
+
+/// The draft model that is open together with `model`, and its shape.
+fn dflash_of(model: &Gguf) -> Result<(&Gguf, DflashShape)> {
+    model.draft().zip(ModelShape::read(model)?.dflash).ok_or(Error::NoDraft)
 }
 
 /// Has the file a block for multi-token prediction, so that [`record_mtp`] has something to record?
@@ -79,7 +113,7 @@ pub fn has_mtp(model: &Gguf) -> Result<bool> {
     Ok(!ModelShape::read(model)?.mtp.is_empty())
 }
 
-/// Records the block for multi-token prediction as a program of its own: [`Program::stream`] takes the hidden row
+/// Records the block for multi-token prediction as a program of its own: [`Program::input`] takes the hidden row
 /// behind the token before, every row has a token besides, and [`Program::hidden`] is the hidden row of the next guess.
 ///
 /// # Errors

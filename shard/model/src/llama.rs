@@ -13,7 +13,7 @@ pub(crate) fn record(settings: &Settings<'_>, stage: &StageLayers) -> Result<Pro
     let mut recorder = Recorder::begin(settings, stage)?;
     let positions = rope::positions(&mut recorder, settings, RopeStyle::Adjacent, None)?;
     for layer in stage.layers.clone() {
-        recorder.enter(layer);
+        recorder.enter(layer)?;
         let attention = Attention::of(settings, layer, Options::default())?;
         let input = recorder.norm_of_stream("attn_norm", "attn_norm.weight")?;
         attention.record(&mut recorder, input, &positions)?;

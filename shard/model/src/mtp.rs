@@ -11,7 +11,7 @@ use crate::recorder::{EMBEDDINGS, Recorder, product};
 use crate::settings::Settings;
 use crate::{Error, Result, StageLayers, rope};
 
-/// Records the block for multi-token prediction: [`Program::stream`] is `h`, and every row has a token besides.
+/// Records the block for multi-token prediction: [`Program::input`] is `h`, and every row has a token besides.
 pub(crate) fn record(
     settings: &Settings<'_>,
     feed_forward: impl Fn(&mut Recorder<'_>, usize, Buffer) -> Result<()>,
@@ -23,11 +23,11 @@ pub(crate) fn record(
     let stage = StageLayers { layers: layer..layer + 1, first: false, last: false };
     let (mut recorder, hidden) = Recorder::begin_draft(settings, &stage);
     let positions = rope::positions(&mut recorder, settings, RopeStyle::Neox, Some(rope::sections(settings)?))?;
-    recorder.enter(layer);
+    recorder.enter(layer)?;
     read_inputs(&mut recorder, hidden)?;
 
     let input = recorder.norm_of_stream("attn_norm", "attn_norm.weight")?;
-    let attention = Attention::of(settings, layer, Options { head_norms: true, gated: true })?;
+    let attention = Attention::of(settings, layer, Options { head_norms: true, gated: true, ..Options::default() })?;
     attention.record(&mut recorder, input, &positions)?;
     let input = recorder.norm_of_stream("attn_post_norm", "post_attention_norm.weight")?;
     feed_forward(&mut recorder, layer, input)?;
@@ -37,7 +37,7 @@ pub(crate) fn record(
         None => recorder.global("output_norm.weight", WeightUse::Vector)?,
     };
     let own = "nextn.shared_head_head.weight";
-    let head = if recorder.has(own) { recorder.tensor_name(own) } else { recorder.head_name().to_owned() };
+    let head = if recorder.has(own) { recorder.tensor_name(own) } else { settings.head_name().to_owned() };
     recorder.finish_draft(norm, &head)
 }
 
@@ -73,7 +73,7 @@ pub(crate) fn record_features(settings: &Settings<'_>, program: &mut Program) ->
     settings.tensor(tensor)?;
     let input = program.stream.expect("every stage program has a residual stream");
     let output = program.buffer("h_nextn", settings.width(), RowSpace::Step);
-    let weight = program.weight(WeightSpec { tensor: tensor.to_owned(), usage: WeightUse::Vector, rows: None });
+    let weight = program.weight(WeightSpec::whole(tensor, WeightUse::Vector));
     program.record("h_nextn", None, Op::Norm { input, weight, epsilon: settings.epsilon, output });
     program.features = Some(output);
     Ok(())

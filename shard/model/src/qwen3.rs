@@ -13,8 +13,8 @@ pub(crate) fn record(settings: &Settings<'_>, stage: &StageLayers) -> Result<Pro
     let mut recorder = Recorder::begin(settings, stage)?;
     let positions = rope::positions(&mut recorder, settings, RopeStyle::Neox, None)?;
     for layer in stage.layers.clone() {
-        recorder.enter(layer);
-        let attention = Attention::of(settings, layer, Options { head_norms: true, gated: false })?;
+        recorder.enter(layer)?;
+        let attention = Attention::of(settings, layer, Options { head_norms: true, ..Options::default() })?;
         let input = recorder.norm_of_stream("attn_norm", "attn_norm.weight")?;
         attention.record(&mut recorder, input, &positions)?;
 

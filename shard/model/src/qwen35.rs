@@ -27,12 +27,13 @@ pub(crate) fn record_hybrid(
     let mut recorder = Recorder::begin(settings, stage)?;
     let positions = rope::positions(&mut recorder, settings, RopeStyle::Neox, Some(rope::sections(settings)?))?;
     for layer in stage.layers.clone() {
-        recorder.enter(layer);
+        recorder.enter(layer)?;
         let input = recorder.norm_of_stream("attn_norm", "attn_norm.weight")?;
         if settings.is_recurrent(layer) {
             DeltaNet::of(settings, layer)?.record(&mut recorder, input)?;
         } else {
-            let attention = Attention::of(settings, layer, Options { head_norms: true, gated: true })?;
+            let attention =
+                Attention::of(settings, layer, Options { head_norms: true, gated: true, ..Options::default() })?;
             attention.record(&mut recorder, input, &positions)?;
         }
         // The norm before the feed-forward network, whatever its name says.

@@ -5,6 +5,7 @@ use std::collections::HashSet;
 use std::ops::Range;
 
 use paceline_compute::program::{Buffer, BufferSpec, Op, Product, Program, RowSpace, Weight, WeightSpec, WeightUse};
+use paceline_gguf::DRAFT_PREFIX;
 
 use crate::settings::Settings;
 use crate::{Error, Result, StageLayers};
@@ -12,12 +13,19 @@ use crate::{Error, Result, StageLayers};
 /// The table of token embeddings, which is also the head of models without one of their own.
 pub(crate) const EMBEDDINGS: &str = "token_embd.weight";
 
+/// What a draft model that reads layers' inputs multiplies them with.
+const PROJECTION: &str = "fc.weight";
+
 /// A program in the making.
 pub(crate) struct Recorder<'a> {
     settings: &'a Settings<'a>,
     stage: &'a StageLayers,
+    /// The model that this one drafts for, if the two are open together: then tensors of this one have a prefix.
+    target: Option<&'a Settings<'a>>,
     program: Program,
     stream: Buffer,
+    /// The sum of what a draft model reads of the layers' inputs, where there is any of it.
+    taps: Option<Buffer>,
     layer: Option<usize>,
 }
 
@@ -28,7 +36,9 @@ impl<'a> Recorder<'a> {
         let mut program = Program { embeds: stage.first, ..Program::default() };
         let stream = program.buffer("stream", settings.width(), RowSpace::Step);
         program.stream = Some(stream);
-        let mut recorder = Recorder { settings, stage, program, stream, layer: None };
+        program.input = Some(stream);
+        let mut recorder = Recorder { settings, stage, target: None, program, stream, taps: None, layer: None };
+        recorder.begin_taps();
         if stage.first {
             let table = recorder.global(EMBEDDINGS, WeightUse::Table)?;
             recorder.record("model.input_embed", Op::Embed { table, output: stream });
@@ -41,41 +51,112 @@ impl<'a> Recorder<'a> {
     pub(crate) fn begin_draft(settings: &'a Settings<'a>, stage: &'a StageLayers) -> (Recorder<'a>, Buffer) {
         let mut program = Program::default();
         let read = program.buffer("h_nextn", settings.width(), RowSpace::Step);
-        program.stream = Some(read);
+        program.input = Some(read);
         let stream = program.buffer("stream", settings.width(), RowSpace::Step);
-        (Recorder { settings, stage, program, stream, layer: None }, read)
+        (Recorder { settings, stage, target: None, program, stream, taps: None, layer: None }, read)
+    }
+
+    /// Begins the program of a draft model with embeddings and head of `target`, with which it is open together.
+    pub(crate) fn begin_block_draft(
+        settings: &'a Settings<'a>,
+        target: &'a Settings<'a>,
+        stage: &'a StageLayers,
+    ) -> Recorder<'a> {
+        let mut program = Program::default();
+        let stream = program.buffer("stream", settings.width(), RowSpace::Step);
+        program.stream = Some(stream);
+        Recorder { settings, stage, target: Some(target), program, stream, taps: None, layer: None }
     }
 
     /// Ends the program of a draft model, with logits of its own or those of the model that it drafts for.
     pub(crate) fn finish_draft(mut self, norm: Weight, head: &str) -> Result<Program> {
         self.layer = None;
-        self.head(norm, head)?;
+        let vocabulary = self.settings.tensor(head)?.shape.rows();
+        let head = self.global(head, WeightUse::Matrix)?;
+        self.head(norm, head, vocabulary);
         self.refuse_unused_tensors()?;
         Ok(self.program)
-    }
-
-    /// The name of the model's head, which may be the table of embeddings.
-    pub(crate) fn head_name(&self) -> &'static str {
-        let has_own = self.settings.model.tensor("output.weight").is_some();
-        if has_own { "output.weight" } else { EMBEDDINGS }
     }
 
     /// Ends a program; on the last stage with the final norm and the logits of the wanted rows.
     pub(crate) fn finish(mut self) -> Result<Program> {
         self.layer = None;
         if self.stage.last {
+            let (settings, head) = (self.settings, self.settings.head_name());
+            let vocabulary = settings.tensor(head)?.shape.rows();
             let norm = self.global("output_norm.weight", WeightUse::Vector)?;
-            self.head(norm, self.head_name())?;
+            let head = self.global(head, WeightUse::Matrix)?;
+            self.head(norm, head, vocabulary);
+            self.program.features = self.taps;
+        } else {
+            self.pass_on();
         }
         self.refuse_unused_tensors()?;
         Ok(self.program)
     }
 
-    /// `logits = head · norm(stream)` for the wanted rows.
-    fn head(&mut self, norm: Weight, name: &str) -> Result<()> {
-        let vocabulary = self.settings.tensor(name)?.shape.rows();
-        let head = self.global(name, WeightUse::Matrix)?;
+    /// Ends the program of a draft model that was begun with its target, whose head it has.
+    pub(crate) fn finish_block_draft(mut self) -> Result<Program> {
+        self.layer = None;
+        let target = self.target();
+        let name = target.head_name();
+        let vocabulary = target.tensor(name)?.shape.rows();
+        let norm = self.global("output_norm.weight", WeightUse::Vector)?;
+        let head = self.of_target(name, WeightUse::Matrix)?;
+        self.head(norm, head, vocabulary);
+        // The projection is the target's stages'.
+        let used: HashSet<&str> = self.program.weights.iter().map(|spec| spec.tensor.as_str()).collect();
+        let is_known = |name: &str| name == PROJECTION || used.contains(self.name_of(name).as_str());
+        match self.settings.model.tensors().find(|tensor| !is_known(tensor.name)) {
+            None => Ok(self.program),
+            Some(tensor) => Err(self.unused(tensor.name)),
+        }
+    }
 
+    /// Adds the sum of what a draft model reads, where this stage or one before has any of it, and takes apart the rows
+    /// that it comes with.
+    fn begin_taps(&mut self) {
+        let (settings, layers) = (self.settings, &self.stage.layers);
+        let Some(taps) = settings.taps.as_ref().filter(|taps| taps.begin_before(layers.end)) else { return };
+        let sum = self.scratch("dflash_taps", taps.width());
+        self.taps = Some(sum);
+        if taps.begin_before(layers.start) {
+            let carried = self.carried(taps.width());
+            self.program.input = Some(carried);
+            self.record("carried", Op::Split { input: carried, first: self.stream, second: sum });
+        }
+    }
+
+    /// Adds to that sum what is read of the input of the layer that was entered.
+    fn tap(&mut self, layer: usize) -> Result<()> {
+        let Some((taps, output)) = self.settings.taps.as_ref().zip(self.taps) else { return Ok(()) };
+        for (index, columns) in taps.of_layer(layer).enumerate() {
+            let whole = WeightSpec::whole(format!("{DRAFT_PREFIX}{PROJECTION}"), WeightUse::Matrix);
+            let weight = self.weight(WeightSpec { columns: Some(columns), ..whole })?;
+            let add = index > 0 || taps.begin_before(layer);
+            self.linear("dflash_taps", self.stream, vec![Product { weight, output, add }]);
+        }
+        Ok(())
+    }
+
+    /// Hands on the residual stream, and with it the sum of what a draft model reads, if there is any of it yet.
+    fn pass_on(&mut self) {
+        let Some(taps) = self.taps else {
+            self.program.output = Some(self.stream);
+            return;
+        };
+        let output = self.carried(self.program.width(taps));
+        self.record("carried", Op::Join { first: self.stream, second: taps, output });
+        self.program.output = Some(output);
+    }
+
+    /// Rows as they travel between stages: the residual stream and `more` values.
+    fn carried(&mut self, more: usize) -> Buffer {
+        self.scratch("carried", self.settings.width() + more)
+    }
+
+    /// `logits = head · norm(stream)` for the wanted rows.
+    fn head(&mut self, norm: Weight, head: Weight, vocabulary: usize) {
         let gathered = self.program.buffer("gathered", self.settings.width(), RowSpace::Wanted);
         let hidden = self.program.buffer("result_norm", self.settings.width(), RowSpace::Wanted);
         let logits = self.program.buffer("result_output", vocabulary, RowSpace::Wanted);
@@ -85,12 +166,17 @@ impl<'a> Recorder<'a> {
         self.linear("result_output", hidden, vec![Product { weight: head, output: logits, add: false }]);
         self.program.hidden = Some(hidden);
         self.program.logits = Some(logits);
-        Ok(())
     }
 
-    /// What follows belongs to this layer.
-    pub(crate) fn enter(&mut self, layer: usize) {
+    /// What follows belongs to this layer. Records what a draft model reads of its input.
+    pub(crate) fn enter(&mut self, layer: usize) -> Result<()> {
         self.layer = Some(layer);
+        self.tap(layer)
+    }
+
+    /// What follows belongs to no layer.
+    pub(crate) fn leave_layers(&mut self) {
+        self.layer = None;
     }
 
     /// The residual stream `(rows, width)`.
@@ -129,22 +215,22 @@ impl<'a> Recorder<'a> {
 
     /// A matrix of this layer.
     pub(crate) fn matrix(&mut self, suffix: &str) -> Result<Weight> {
-        self.weight(self.tensor_name(suffix), WeightUse::Matrix, None)
+        self.weight(WeightSpec::whole(self.tensor_name(suffix), WeightUse::Matrix))
     }
 
     /// Some rows of a matrix of this layer that several matrices were fused into.
     pub(crate) fn matrix_rows(&mut self, suffix: &str, rows: Range<usize>) -> Result<Weight> {
-        self.weight(self.tensor_name(suffix), WeightUse::Matrix, Some(rows))
+        self.weight(WeightSpec { rows: Some(rows), ..WeightSpec::whole(self.tensor_name(suffix), WeightUse::Matrix) })
     }
 
     /// This layer's matrices of all experts, or some rows of each.
     pub(crate) fn experts(&mut self, suffix: &str, rows: Option<Range<usize>>) -> Result<Weight> {
-        self.weight(self.tensor_name(suffix), WeightUse::Experts, rows)
+        self.weight(WeightSpec { rows, ..WeightSpec::whole(self.tensor_name(suffix), WeightUse::Experts) })
     }
 
     /// A vector (or small `f32` matrix) of this layer.
     pub(crate) fn vector(&mut self, suffix: &str) -> Result<Weight> {
-        self.weight(self.tensor_name(suffix), WeightUse::Vector, None)
+        self.weight(WeightSpec::whole(self.tensor_name(suffix), WeightUse::Vector))
     }
 
     /// A vector of this layer that a file may have.
@@ -154,12 +240,29 @@ impl<'a> Recorder<'a> {
 
     /// A tensor outside the layers.
     pub(crate) fn global(&mut self, name: &str, usage: WeightUse) -> Result<Weight> {
-        self.weight(name.to_owned(), usage, None)
+        self.weight(WeightSpec::whole(name, usage))
     }
 
-    fn weight(&mut self, tensor: String, usage: WeightUse, rows: Option<Range<usize>>) -> Result<Weight> {
-        self.settings.tensor(&tensor)?;
-        Ok(self.program.weight(WeightSpec { tensor, usage, rows }))
+    /// A tensor of the model that this one drafts for.
+    pub(crate) fn of_target(&mut self, name: &str, usage: WeightUse) -> Result<Weight> {
+        self.target().tensor(name)?;
+        Ok(self.program.weight(WeightSpec::whole(name, usage)))
+    }
+
+    fn target(&self) -> &'a Settings<'a> {
+        self.target.expect("it was begun with the model that it drafts for")
+    }
+
+    fn weight(&mut self, spec: WeightSpec) -> Result<Weight> {
+        self.settings.tensor(&spec.tensor)?;
+        let tensor = self.name_of(&spec.tensor);
+        Ok(self.program.weight(WeightSpec { tensor, ..spec }))
+    }
+
+    /// How the program calls a tensor of this model.
+    fn name_of(&self, tensor: &str) -> String {
+        let prefix = if self.target.is_some() { DRAFT_PREFIX } else { "" };
+        format!("{prefix}{tensor}")
     }
 
     pub(crate) fn tensor_name(&self, suffix: &str) -> String {
@@ -201,10 +304,12 @@ impl<'a> Recorder<'a> {
         });
         match unused {
             None => Ok(()),
-            Some(tensor) => {
-                Err(Error::UnusedTensor { architecture: self.settings.architecture(), tensor: tensor.name.to_owned() })
-            }
+            Some(tensor) => Err(self.unused(tensor.name)),
         }
+    }
+
+    fn unused(&self, tensor: &str) -> Error {
+        Error::UnusedTensor { architecture: self.settings.architecture(), tensor: tensor.to_owned() }
     }
 }
 

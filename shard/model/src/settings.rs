@@ -2,8 +2,10 @@
 
 use std::fmt::Display;
 
-use paceline_gguf::{Gguf, Layer, LayerKind, ModelShape, Tensor};
+use paceline_gguf::{DflashShape, Gguf, Layer, LayerKind, ModelShape, Tensor};
 
+use crate::dflash::Taps;
+use crate::recorder::EMBEDDINGS;
 use crate::rope::Overrides;
 use crate::{Error, Result};
 
@@ -20,8 +22,16 @@ pub(crate) struct Settings<'a> {
     pub(crate) model: &'a Gguf,
     /// What replaces the file's own settings.
     pub(crate) overrides: &'a Overrides,
-    /// Its layers and their sizes.
-    shape: ModelShape,
+    /// The architecture's name, the prefix of its keys.
+    architecture: &'static str,
+    /// Its layers, and behind them blocks for multi-token prediction.
+    blocks: Vec<Layer>,
+    /// How many of the blocks are layers.
+    layers: usize,
+    /// Values per row of the residual stream.
+    width: usize,
+    /// What a draft model reads of the layers' inputs, if one does.
+    pub(crate) taps: Option<Taps>,
     /// Added to the mean of squares in every norm.
     pub(crate) epsilon: f32,
 }
@@ -29,39 +39,55 @@ pub(crate) struct Settings<'a> {
 impl<'a> Settings<'a> {
     /// Reads what all architectures have.
     pub(crate) fn read(model: &'a Gguf, overrides: &'a Overrides) -> Result<Settings<'a>> {
-        let shape = ModelShape::read(model)?;
-        let mut settings = Settings { model, overrides, shape, epsilon: 0.0 };
-        if settings.layers() > MAX_LAYERS {
-            return Err(settings.bad("block_count", &settings.layers(), format!("at most {MAX_LAYERS} are possible")));
+        let ModelShape { architecture, layers, mtp, embedding_length: width, .. } = ModelShape::read(model)?;
+        let (architecture, count) = (architecture.name(), layers.len());
+        let blocks = [layers, mtp].concat();
+        Settings { model, overrides, architecture, blocks, layers: count, width, taps: None, epsilon: 0.0 }.checked()
+    }
+
+    /// Reads what a draft model of this shape has.
+    pub(crate) fn of_draft(model: &'a Gguf, overrides: &'a Overrides, shape: &DflashShape) -> Result<Settings<'a>> {
+        let (architecture, width) = (DflashShape::ARCHITECTURE, shape.embedding_length);
+        let (blocks, layers) = (shape.layers.clone(), shape.layers.len());
+        Settings { model, overrides, architecture, blocks, layers, width, taps: None, epsilon: 0.0 }.checked()
+    }
+
+    /// The same model, of whose layers' inputs a draft model reads some.
+    pub(crate) fn with_taps(self, draft: &DflashShape) -> Settings<'a> {
+        Settings { taps: Some(Taps::of(draft)), ..self }
+    }
+
+    fn checked(self) -> Result<Settings<'a>> {
+        if self.layers > MAX_LAYERS {
+            return Err(self.bad("block_count", &self.layers, format!("at most {MAX_LAYERS} are possible")));
         }
         let name = "attention.layer_norm_rms_epsilon";
-        let epsilon = model.metadata().require_f32(&settings.key(name))?;
-        settings.epsilon = settings.positive(name, epsilon)?;
-        Ok(settings)
+        let epsilon = self.model.metadata().require_f32(&self.key(name))?;
+        Ok(Settings { epsilon: self.positive(name, epsilon)?, ..self })
     }
 
     /// The architecture's name, the prefix of its keys.
     pub(crate) fn architecture(&self) -> &'static str {
-        self.shape.architecture.name()
+        self.architecture
     }
 
     /// Layers of the main model; blocks for multi-token prediction are not among them.
     pub(crate) fn layers(&self) -> usize {
-        self.shape.layers.len()
+        self.layers
     }
 
     /// Blocks for multi-token prediction, which are numbered behind the layers.
     pub(crate) fn mtp_blocks(&self) -> usize {
-        self.shape.mtp.len()
+        self.blocks.len() - self.layers
     }
 
     fn layer(&self, layer: usize) -> &Layer {
-        self.shape.layers.get(layer).unwrap_or_else(|| &self.shape.mtp[layer - self.layers()])
+        &self.blocks[layer]
     }
 
     /// Values per row of the residual stream.
     pub(crate) fn width(&self) -> usize {
-        self.shape.embedding_length
+        self.width
     }
 
     /// What mixes the tokens in a layer, and its sizes.
@@ -89,7 +115,7 @@ impl<'a> Settings<'a> {
 
     /// Values of a query or key head, in the first layer that has any.
     pub(crate) fn key_dim(&self) -> Option<usize> {
-        self.shape.layers.iter().find_map(|layer| match layer.kind {
+        self.blocks[..self.layers].iter().find_map(|layer| match layer.kind {
             LayerKind::Attention { key_dim, .. } => Some(key_dim),
             LayerKind::Recurrent { .. } => None,
         })
@@ -115,8 +141,7 @@ impl<'a> Settings<'a> {
     pub(crate) fn count_at(&self, name: &str, layer: usize) -> Result<usize> {
         let metadata = self.model.metadata();
         let key = self.key(name);
-        let blocks = self.layers() + self.shape.mtp.len();
-        let values = metadata.u32_per_layer(&key, blocks)?.ok_or_else(|| metadata.missing(&key))?;
+        let values = metadata.u32_per_layer(&key, self.blocks.len())?.ok_or_else(|| metadata.missing(&key))?;
         self.checked_count(name, values[layer])
     }
 
@@ -146,6 +171,12 @@ impl<'a> Settings<'a> {
             return Ok(value);
         }
         Err(self.bad(name, &value, "it must be a positive number"))
+    }
+
+    /// The name of the model's head, which may be the table of embeddings.
+    pub(crate) fn head_name(&self) -> &'static str {
+        let has_own = self.model.tensor("output.weight").is_some();
+        if has_own { "output.weight" } else { EMBEDDINGS }
     }
 
     /// A tensor that must be there.

@@ -22,6 +22,8 @@ pub struct MtpDrafter {
     hidden: Buffer,
     /// Values of a hidden row.
     width: usize,
+    /// Values of a row of logits.
+    vocabulary: usize,
     /// Bytes of weights that were in memory before.
     shared: u64,
     /// The hidden row behind each slot's last certain token, `(slots, width)`; zeros where there is none.
@@ -42,14 +44,15 @@ impl MtpDrafter {
     ) -> Result<Self> {
         let program = paceline_model::record_mtp(model, overrides)?;
         let (Some(logits), Some(hidden)) = (program.logits, program.hidden) else { return Err(Error::NotTail) };
-        let width = program.width(hidden);
+        let (width, vocabulary) = (program.width(hidden), program.width(logits));
         // Every chunk may have the token that was just sampled besides.
         let rows = memory.rows.saturating_add(memory.wanted);
         let spec = MemorySpec { rows, slots: 0, logs: LogSpec::NONE, ..memory };
         // The head, and what else the tail has too.
         let shared = device.keep(&program, model).bytes();
         let loaded = device.load(program, model, spec, progress)?;
-        Ok(Self { loaded, logits, hidden, width, shared, pending: vec![0.0; memory.slots * width] })
+        let pending = vec![0.0; memory.slots * width];
+        Ok(Self { loaded, logits, hidden, width, vocabulary, shared, pending })
     }
 
     /// The tokens of a chunk that are certain, and the one sampled behind them if guesses are wanted. Appends the
@@ -113,7 +116,7 @@ impl Drafter for MtpDrafter {
             vectors.clear();
             let mut next = Vec::new();
             for (row, reading) in readings.iter().filter(|reading| reading.guess).enumerate() {
-                let guess = best(self.loaded.as_mut(), self.logits, row)?;
+                let guess = best(self.loaded.as_mut(), self.logits, row, self.vocabulary)?;
                 if chunks[reading.chunk].take(guess, &mut guesses[reading.chunk]) {
                     let at = vectors.len();
                     vectors.resize(at + self.width, 0.0);

@@ -26,5 +26,5 @@ pub use hash::ModelHash;
 pub use hash_cache::HashCache;
 pub use hashing::Progress;
 pub use manifest::{FileEntry, MAX_FILES, MAX_MANIFEST_BYTES, MAX_NAME_BYTES, Manifest, PIECE_BYTES, PieceRange};
-pub use needs::{StageParts, header_pieces, model_files, stage_pieces};
+pub use needs::{StageParts, header_pieces, layers_of, model_files, stage_pieces};
 pub use reader::PieceReader;

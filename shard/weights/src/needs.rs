@@ -3,7 +3,7 @@
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 
-use paceline_gguf::{Gguf, ModelShape};
+use paceline_gguf::{DflashShape, Gguf, ModelShape};
 
 use crate::{Error, Manifest, Result};
 
@@ -40,6 +40,13 @@ pub struct StageParts {
     pub mtp: bool,
 }
 
+impl StageParts {
+    /// A whole model with so many main layers.
+    pub fn whole(layers: usize) -> Self {
+        Self { layers: 0..layers, first: true, last: true, mtp: false }
+    }
+}
+
 /// All pieces that a stage needs before it can load, in order: the headers, its layers' tensors, the embeddings where
 /// it embeds tokens or makes drafts, the last norm and the head (or the embeddings in place of one) where it is the
 /// last, and whatever belongs to no layer.
@@ -51,7 +58,7 @@ pub struct StageParts {
 pub fn stage_pieces(manifest: &Manifest, gguf: &Gguf, parts: &StageParts) -> Result<Vec<Range<u32>>> {
     check_files(manifest, gguf)?;
     let StageParts { layers, first, last, mtp } = parts.clone();
-    let count = ModelShape::read(gguf)?.layers.len();
+    let count = layers_of(gguf)?;
     if layers.start > layers.end || layers.end > count {
         return Err(Error::Layers { first: layers.start, end: layers.end, count });
     }
@@ -68,6 +75,17 @@ pub fn stage_pieces(manifest: &Manifest, gguf: &Gguf, parts: &StageParts) -> Res
         }
     }
     Ok(joined(pieces))
+}
+
+/// Main layers of a model, or of one that drafts for another and is no model by itself.
+///
+/// # Errors
+/// A file that contradicts itself.
+pub fn layers_of(gguf: &Gguf) -> Result<usize> {
+    match DflashShape::is_one(gguf) {
+        true => Ok(DflashShape::count_layers(gguf)?),
+        false => Ok(ModelShape::read(gguf)?.layers.len()),
+    }
 }
 
 /// The layer that a tensor belongs to, if it belongs to one.

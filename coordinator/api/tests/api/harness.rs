@@ -172,6 +172,7 @@ fn model_card() -> ModelCard {
         file_bytes: 2_000_000,
         stages: 2,
         drafts: DraftSettings::NONE,
+        draft_model: None,
     }
 }
 

@@ -106,7 +106,7 @@ impl StageCost {
             let head = shape.head();
             (cost.head, cost.head_products) = (head.bytes, head.parameters);
         }
-        cost.sent = if last { 0 } else { shape.hidden_row_bytes() };
+        cost.sent = if last { 0 } else { shape.sent_row_bytes() };
         cost
     }
 

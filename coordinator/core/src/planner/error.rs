@@ -28,6 +28,9 @@ pub enum Error {
         /// How many there are.
         blocks: usize,
     },
+    /// Guesses by a model of its own, of which nothing is known.
+    #[error("the model was opened without another one that drafts for it")]
+    NoDraft,
     /// No devices, or more than a plan can have.
     #[error("there are {count} devices, 1 to {limit} are possible")]
     Devices {

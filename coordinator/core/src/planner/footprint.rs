@@ -70,15 +70,20 @@ impl Add for Widths {
 impl Footprint {
     /// One layer.
     pub(super) fn of(layer: &Layer, shape: &ModelShape, wishes: &Wishes) -> Self {
-        let hidden = shape.embedding_length as u64;
-        let mixer = Mixer::of(layer.kind, hidden, shape.architecture.is_hybrid());
+        Self::of_layer(layer, shape.embedding_length, shape.architecture.is_hybrid(), wishes)
+    }
+
+    /// One layer of a model with hidden rows of that length, whose queries may be gated.
+    pub(super) fn of_layer(layer: &Layer, embedding_length: usize, gated: bool, wishes: &Wishes) -> Self {
+        let hidden = embedding_length as u64;
+        let mixer = Mixer::of(layer.kind, hidden, gated);
         let feed_forward = FeedForward::of(layer, hidden, mixer.parameters);
         let (attention, recurrent) = match layer.kind {
             LayerKind::Attention { .. } => (Widths::of(mixer.width), Widths::default()),
             LayerKind::Recurrent { .. } => (Widths::default(), Widths::of(mixer.width)),
         };
         Self {
-            weights: layer.weights,
+            weights: layer.held(),
             key_value: layer.key_value_bytes_per_token(wishes.key_type, wishes.value_type),
             states: layer.state_bytes(),
             logs: layer.log_bytes_per_token(),
@@ -98,8 +103,11 @@ impl Footprint {
     pub(super) fn buffers(&self, shape: &ModelShape, (first, last): (bool, bool), wishes: &Wishes) -> u64 {
         let hidden = shape.embedding_length as u64;
         let frames = if first && last { 0 } else { CREDITS_PER_STAGE as u64 };
+        // The sum that a draft model reads, alone and as it travels beside the residual stream.
+        let read = shape.dflash.as_ref().map_or(0, |draft| draft.embedding_length as u64);
+        let read = if read == 0 { 0 } else { hidden + (2 + frames) * read };
         let inside = [&self.attention, &self.recurrent, &self.feed_forward].map(Widths::sum);
-        let values = inside.into_iter().fold(hidden * (2 + frames), u64::saturating_add);
+        let values = inside.into_iter().fold(hidden * (2 + frames) + read, u64::saturating_add);
         let row = values
             .saturating_add(self.scratch)
             .saturating_mul(ELEMENT_BYTES)

@@ -2,10 +2,10 @@
 
 use std::{iter::Sum, ops::Add};
 
-use paceline_gguf::{Layer, ModelShape};
+use paceline_gguf::{DflashShape, Layer, ModelShape};
 use serde::{Deserialize, Serialize};
 
-use super::{Logs, StagePlan, Wishes, cut::Stage, footprint::Footprint};
+use super::{Logs, StagePlan, TailDrafter, Wishes, cut::Stage, footprint::Footprint};
 
 /// What a device works with whatever the rows of a step: partial results of long contexts (8 MiB), some 160 KiB for each
 /// of up to fifty threads, tables, padded rows.
@@ -67,24 +67,66 @@ impl Memory {
             reserve: held.packed.saturating_sub(held.bytes) + SCRATCH_BYTES,
             mapped: if first { shape.embedding.bytes } else { 0 },
         };
-        let drafter = shape.mtp.first().filter(|_| last && wishes.mtp);
-        drafter.map_or(layers, |block| layers + Self::of_drafter(shape, block, first, wishes))
+        if last { layers + Self::of_drafter(shape, first, wishes) } else { layers }
     }
 
-    /// What a tail needs besides to make guesses with a block for multi-token prediction: a program of its own, whose
-    /// steps may have a row more for each that is wanted. It has its own pages, the tail's head, and a hidden row for
-    /// each slot.
-    fn of_drafter(shape: &ModelShape, block: &Layer, first: bool, wishes: &Wishes) -> Self {
+    /// What a tail needs besides to make guesses: a program of its own, whose steps may have a row more for each that is
+    /// wanted.
+    pub(super) fn of_drafter(shape: &ModelShape, first: bool, wishes: &Wishes) -> Self {
+        let rows = wishes.step_rows.saturating_add(wishes.step_wanted);
+        let own = Wishes { step_rows: rows, drafter: None, ..wishes.clone() };
+        let needed = match wishes.drafter {
+            None => None,
+            Some(TailDrafter::Mtp) => shape.mtp.first().map(|block| Self::of_mtp(shape, block, first, &own)),
+            Some(TailDrafter::Model { key_type, value_type }) => {
+                let own = Wishes { key_type, value_type, ..own };
+                shape.draft.as_deref().map(|draft| Self::of_draft(draft, &own))
+            }
+            Some(TailDrafter::Dflash { key_type, value_type }) => {
+                let own = Wishes { key_type, value_type, step_rows: wishes.step_rows, ..own };
+                shape.dflash.as_ref().map(|draft| Self::of_dflash(shape, draft, first, &own))
+            }
+        };
+        needed.unwrap_or_default()
+    }
+
+    /// A DFlash model: it has its own pages, and the target's embeddings and head. What it reads with the layers is
+    /// counted with these.
+    fn of_dflash(shape: &ModelShape, draft: &DflashShape, first: bool, wishes: &Wishes) -> Self {
+        let layers = draft.layers.iter().map(|layer| Footprint::of_layer(layer, draft.embedding_length, false, wishes));
+        let footprint: Footprint = layers.sum();
+        let own = Wishes { logs: Logs::default(), ..wishes.clone() };
+        // What it reads as it comes and normed, here and where it was made.
+        let inputs = (wishes.step_rows as u64).saturating_mul(4 * shape.hidden_row_bytes());
+        let held = footprint.weights + draft.norms;
+        Self {
+            weights: held.bytes,
+            key_value: footprint.key_value.saturating_mul((wishes.page_tokens * wishes.pages()) as u64),
+            states: 0,
+            buffers: footprint.buffers(shape, (true, true), &own).saturating_add(inputs),
+            reserve: held.packed.saturating_sub(held.bytes) + SCRATCH_BYTES,
+            mapped: if first { 0 } else { shape.embedding.bytes },
+        }
+    }
+
+    /// A whole model, with pages and slots of the same numbers.
+    fn of_draft(draft: &ModelShape, own: &Wishes) -> Self {
+        let footprint = draft.layers.iter().map(|layer| Footprint::of(layer, draft, own)).sum();
+        Self::of_footprint(draft, &footprint, (true, true), own)
+    }
+
+    /// A block for multi-token prediction, which has its own pages, the tail's head, and a hidden row for each slot.
+    fn of_mtp(shape: &ModelShape, block: &Layer, first: bool, wishes: &Wishes) -> Self {
         let hidden_row = shape.hidden_row_bytes();
         let footprint = Footprint::of(block, shape, wishes);
-        let rows = wishes.step_rows.saturating_add(wishes.step_wanted);
-        let own = Wishes { step_rows: rows, logs: Logs::default(), ..wishes.clone() };
+        let rows = wishes.step_rows;
+        let own = Wishes { logs: Logs::default(), ..wishes.clone() };
         // The embedding, two norms and both side by side; and what it reads, here and where it was made.
         let inputs = (rows as u64).saturating_mul(7 * hidden_row);
-        let pending = (wishes.slots() as u64).saturating_mul(hidden_row);
+        let pending = (own.slots() as u64).saturating_mul(hidden_row);
         Self {
             weights: block.weights.bytes,
-            key_value: footprint.key_value.saturating_mul((wishes.page_tokens * wishes.pages()) as u64),
+            key_value: footprint.key_value.saturating_mul((own.page_tokens * own.pages()) as u64),
             states: 0,
             buffers: footprint.buffers(shape, (true, true), &own).saturating_add(inputs).saturating_add(pending),
             reserve: block.weights.packed.saturating_sub(block.weights.bytes) + SCRATCH_BYTES,

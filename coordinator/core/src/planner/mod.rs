@@ -42,7 +42,7 @@ pub use fit::WouldFit;
 pub use load::Load;
 pub use memory::{Memory, shared_weights};
 pub use place::place;
-pub use placement::{LeftOut, Note, Placement, StagePlan};
+pub use placement::{LeftOut, Note, Placement, StagePlan, TailDrafter};
 pub use predict::{Prediction, StageTiming};
 pub use render::render;
 pub use targets::{TargetError, Targets, Verdict};
@@ -109,8 +109,8 @@ pub struct Wishes {
     pub step_wanted: usize,
     /// Room for guesses.
     pub logs: Logs,
-    /// The last stage makes guesses with the model's own block for multi-token prediction.
-    pub mtp: bool,
+    /// What makes guesses at the last stage.
+    pub drafter: Option<TailDrafter>,
     /// The model's positions are stretched (rope scaling), which makes contexts past the trained one possible.
     pub scaled_rope: bool,
     /// What a row of unequal devices should be best at.
@@ -149,7 +149,7 @@ impl Wishes {
             step_rows: PREFILL_ROWS.saturating_add(sessions),
             step_wanted: sessions.saturating_add(1),
             logs: Logs::default(),
-            mtp: false,
+            drafter: None,
             scaled_rope: false,
             prefer: Prefer::Row,
             targets: Targets::default(),
@@ -232,9 +232,7 @@ fn check_wishes(shape: &ModelShape, wishes: &Wishes) -> Result<()> {
     if let Some(tokens) = wishes.kv_tokens.filter(|tokens| *tokens < wishes.context) {
         return Err(Error::FewTokens { tokens, context: wishes.context });
     }
-    if wishes.mtp && shape.mtp.len() != 1 {
-        return Err(Error::MtpBlocks { blocks: shape.mtp.len() });
-    }
+    check_drafter(shape, wishes)?;
     shape.check_key_value_types(wishes.key_type, wishes.value_type)?;
     for (what, count) in [("pages", wishes.pages()), ("state slots", wishes.slots())] {
         if count > u32::MAX as usize {
@@ -242,6 +240,21 @@ fn check_wishes(shape: &ModelShape, wishes: &Wishes) -> Result<()> {
         }
     }
     check_load(wishes)
+}
+
+fn check_drafter(shape: &ModelShape, wishes: &Wishes) -> Result<()> {
+    match wishes.drafter {
+        Some(TailDrafter::Mtp) if shape.mtp.len() != 1 => Err(Error::MtpBlocks { blocks: shape.mtp.len() }),
+        Some(TailDrafter::Model { key_type, value_type }) => {
+            let draft = shape.draft.as_deref().ok_or(Error::NoDraft)?;
+            Ok(draft.check_key_value_types(key_type, value_type)?)
+        }
+        Some(TailDrafter::Dflash { key_type, value_type }) => {
+            let draft = shape.dflash.as_ref().ok_or(Error::NoDraft)?;
+            Ok(draft.check_key_value_types(key_type, value_type)?)
+        }
+        Some(TailDrafter::Mtp) | None => Ok(()),
+    }
 }
 
 fn check_load(wishes: &Wishes) -> Result<()> {

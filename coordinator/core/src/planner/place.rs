@@ -92,7 +92,7 @@ pub(super) fn find(shape: &ModelShape, wishes: &Wishes, cluster: &Cluster) -> Re
     let steps = Steps::of(&wishes.load(), wishes, stages);
     let segments = Segments::new(shape, wishes, &steps)?;
     let speeds = speeds(&cluster.devices);
-    let row_bytes = shape.hidden_row_bytes() as f64;
+    let row_bytes = shape.sent_row_bytes() as f64;
     let sent = |step: &StepShape| row_bytes * step.rows as f64;
     let load_bytes = steps.decode_steps * sent(&steps.decode) + steps.prefill_steps * sent(&steps.prefill);
     let parts = Parts { cluster, segments: &segments, speeds: &speeds, load_bytes, row_bytes, stages: wishes.shards };

@@ -41,9 +41,12 @@ pub struct Placement {
     /// Room for guesses.
     #[serde(default)]
     pub logs: Logs,
-    /// The last stage makes guesses with the model's own block for multi-token prediction.
+    /// What makes guesses at the last stage.
     #[serde(default)]
-    pub mtp: bool,
+    pub drafter: Option<TailDrafter>,
+    /// What of the last stage's memory that needs.
+    #[serde(default)]
+    pub drafter_memory: Memory,
     /// Bytes of what logs hold of one token on all stages.
     #[serde(default)]
     pub log_per_token: u64,
@@ -91,6 +94,48 @@ impl Placement {
     /// Bytes of weights that the slowest stage reads per token.
     pub fn bottleneck(&self) -> u64 {
         self.stages.iter().map(|stage| stage.read_per_token).max().unwrap_or(0)
+    }
+}
+
+/// What makes guesses at the last stage, besides those that sessions find in their own texts.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum TailDrafter {
+    /// The model's own block for multi-token prediction.
+    Mtp,
+    /// A model in a file of its own, [`ModelShape::draft`].
+    Model {
+        /// How its keys are cached.
+        #[serde(serialize_with = "type_name", deserialize_with = "type_of_name")]
+        key_type: KvType,
+        /// How its values are cached.
+        #[serde(serialize_with = "type_name", deserialize_with = "type_of_name")]
+        value_type: KvType,
+    },
+    /// A DFlash model in a file of its own, [`ModelShape::dflash`], for which all stages compute something.
+    Dflash {
+        /// How its keys are cached.
+        #[serde(serialize_with = "type_name", deserialize_with = "type_of_name")]
+        key_type: KvType,
+        /// How its values are cached.
+        #[serde(serialize_with = "type_name", deserialize_with = "type_of_name")]
+        value_type: KvType,
+    },
+}
+
+impl TailDrafter {
+    /// The same of a model whose file was opened with it, which says what kind it is of.
+    #[must_use]
+    pub fn beside(self, shape: &ModelShape) -> Self {
+        match self {
+            Self::Model { key_type, value_type } if shape.dflash.is_some() => Self::Dflash { key_type, value_type },
+            other => other,
+        }
+    }
+
+    /// What it means for a stage: other stages than the last only have to do with what reads their layers.
+    pub fn at(self, last: bool) -> Option<Self> {
+        (last || matches!(self, Self::Dflash { .. })).then_some(self)
     }
 }
 
@@ -231,7 +276,8 @@ pub(super) fn describe(shape: &ModelShape, stages: &[Stage], wishes: &Wishes, av
         step_rows: wishes.step_rows,
         step_wanted: wishes.step_wanted,
         logs: wishes.logs,
-        mtp: wishes.mtp,
+        drafter: wishes.drafter,
+        drafter_memory: stages.last().map(|last| Memory::of_drafter(shape, last.first, wishes)).unwrap_or_default(),
         log_per_token: shape.layers.iter().map(Layer::log_bytes_per_token).sum(),
         key_type: wishes.key_type,
         value_type: wishes.value_type,

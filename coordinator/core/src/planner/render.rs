@@ -4,7 +4,7 @@ mod devices;
 
 use std::fmt::Write as _;
 
-use super::{Cache, Logs, Memory, Placement, StagePlan};
+use super::{Cache, Logs, Memory, Placement, StagePlan, TailDrafter};
 
 /// Columns of a line.
 const LINE: usize = 100;
@@ -29,6 +29,7 @@ pub fn render(placement: &Placement) -> String {
     );
     text.push_str(&cache(placement));
     text.push_str(&logs(placement));
+    text.push_str(&draft(placement));
     let Memory { mapped, .. } = placement.memory();
     let _ = writeln!(text, "{} of embeddings stay in the model file, and in memory while it has room", human(mapped));
     let total = placement.memory().total();
@@ -60,8 +61,32 @@ fn logs(placement: &Placement) -> String {
         return String::new();
     }
     let bytes = human(placement.log_per_token.saturating_mul(placement.logs.rows() as u64));
-    let who = if placement.mtp { "; the last stage has the block that makes some of them" } else { "" };
-    format!("of the states {bytes} are logs: {tokens} drafts for each of {}{who}\n", counted(sessions, "session"))
+    let who = match placement.drafter {
+        None => "",
+        Some(TailDrafter::Mtp) => "; the last stage has the block that makes some of them",
+        Some(TailDrafter::Model { .. } | TailDrafter::Dflash { .. }) => {
+            "; the last stage has the model that makes some of them"
+        }
+    };
+    let sessions = counted(sessions, "session");
+    wrapped(&format!("of the states {bytes} are logs: {tokens} drafts for each of {sessions}{who}"))
+}
+
+/// What of the last stage is there for a model in a file of its own.
+fn draft(placement: &Placement) -> String {
+    let Some(TailDrafter::Model { key_type, value_type } | TailDrafter::Dflash { key_type, value_type }) =
+        placement.drafter
+    else {
+        return String::new();
+    };
+    let memory = &placement.drafter_memory;
+    let [weights, key_value, states] = [memory.weights, memory.key_value, memory.states].map(human);
+    wrapped(&format!(
+        "of the last stage {} are for that model: weights {weights}, keys in {key_type} and values in {value_type} \
+         {key_value}, states {states}, buffers {}",
+        human(memory.total()),
+        human(working(memory))
+    ))
 }
 
 fn headline(placement: &Placement) -> String {

@@ -163,6 +163,34 @@ fn a_table_for_people() {
 }
 
 #[test]
+fn a_model_that_drafts_is_counted_at_the_last_stage_alone() {
+    let mut shape = published(PublishedShape::B27);
+    let draft = TailDrafter::Model { key_type: KvType::F16, value_type: KvType::F16 };
+    let wishes = q8_0(3, 32_768, 4).with_drafts(15);
+    let with_draft = Wishes { drafter: Some(draft), ..wishes.clone() };
+    assert_eq!(message(&shape, &with_draft, &LARGE), "the model was opened without another one that drafts for it");
+    let small = published(PublishedShape::B0_8);
+    let weights = small.total().bytes;
+    shape.draft = Some(Box::new(small.clone()));
+    let [plain, drafted] = [&wishes, &with_draft].map(|wishes| plan(&shape, wishes, &LARGE).unwrap());
+    let memories = |placement: &Placement| placement.stages.iter().map(|stage| stage.memory).collect::<Vec<_>>();
+    let (plain, drafter, memories) = (memories(&plain), drafted.drafter_memory, memories(&drafted));
+    assert_eq!((memories[0], memories[1]), (plain[0], plain[1]));
+    assert_eq!(memories[2], plain[2] + drafter);
+    assert_eq!(drafter.weights, weights);
+    assert_eq!(drafter.key_value, small.key_value_bytes_per_token(0..24, KvType::F16, KvType::F16) * 32_768 * 4);
+    let logs = small.log_bytes_per_token(0..24) * wishes.logs.rows() as u64;
+    assert_eq!(drafter.states, small.state_bytes(0..24) * 4 + logs);
+    let table = render(&drafted);
+    let words = table.split_whitespace().collect::<Vec<_>>().join(" ");
+    assert!(words.contains("the last stage has the model that makes some of them of the last stage "), "{table}");
+    assert!(table.lines().all(|line| line.chars().count() <= 100), "{table}");
+    // As it is kept for the coordinator's next life.
+    let text = serde_json::to_string(&drafted).unwrap();
+    assert_eq!(serde_json::from_str::<Placement>(&text).unwrap(), drafted);
+}
+
+#[test]
 fn a_name_from_a_file_cannot_steer_the_terminal() {
     let placement = plan(&narrow(), &Wishes::new(1, 1024, 1), &LARGE).unwrap();
     assert!(render(&placement).starts_with("narrow\u{fffd}[31m: 1 stage, 1 session of 1024 tokens"));

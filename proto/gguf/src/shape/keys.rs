@@ -11,12 +11,13 @@ const DEFAULT_ATTENTION_INTERVAL: usize = 4;
 /// Looks up the keys of one architecture.
 pub(super) struct Keys<'a> {
     pub(super) gguf: &'a Gguf,
-    pub(super) architecture: Architecture,
+    /// The architecture's name, which the keys begin with.
+    pub(super) prefix: &'static str,
 }
 
 impl Keys<'_> {
     pub(super) fn full(&self, key: &str) -> String {
-        format!("{}.{key}", self.architecture.name())
+        format!("{}.{key}", self.prefix)
     }
 
     pub(super) fn missing(&self, key: &str) -> Error {
@@ -62,9 +63,14 @@ impl Keys<'_> {
 }
 
 /// What mixes the tokens of each block.
-pub(super) fn read_kinds(keys: &Keys<'_>, embedding_length: usize, blocks: usize) -> Result<Vec<LayerKind>> {
+pub(super) fn read_kinds(
+    keys: &Keys<'_>,
+    architecture: Architecture,
+    embedding_length: usize,
+    blocks: usize,
+) -> Result<Vec<LayerKind>> {
     let heads = Heads::read(keys, embedding_length, blocks)?;
-    if !keys.architecture.is_hybrid() {
+    if !architecture.is_hybrid() {
         return (0..blocks).map(|block| heads.attention(keys, block)).collect();
     }
     let recurrent = recurrent_kind(keys)?;
@@ -74,8 +80,8 @@ pub(super) fn read_kinds(keys: &Keys<'_>, embedding_length: usize, blocks: usize
 }
 
 /// The experts per layer and how many of them a token uses, if the model has any.
-pub(super) fn read_expert_counts(keys: &Keys<'_>) -> Result<Option<(usize, usize)>> {
-    let count = match keys.architecture {
+pub(super) fn read_expert_counts(keys: &Keys<'_>, architecture: Architecture) -> Result<Option<(usize, usize)>> {
+    let count = match architecture {
         Architecture::Qwen35Moe => Some(keys.length("expert_count")?),
         // Writers put a zero into dense models.
         _ => keys
@@ -94,7 +100,7 @@ pub(super) fn read_expert_counts(keys: &Keys<'_>) -> Result<Option<(usize, usize
 }
 
 /// The attention heads of all blocks.
-struct Heads {
+pub(super) struct Heads {
     query_heads: Vec<u32>,
     key_value_heads: Vec<u32>,
     key_dim: usize,
@@ -102,7 +108,7 @@ struct Heads {
 }
 
 impl Heads {
-    fn read(keys: &Keys<'_>, embedding_length: usize, blocks: usize) -> Result<Heads> {
+    pub(super) fn read(keys: &Keys<'_>, embedding_length: usize, blocks: usize) -> Result<Heads> {
         let per_layer = |key| keys.gguf.metadata().u32_per_layer(&keys.full(key), blocks);
         let query_heads = per_layer("attention.head_count")?.ok_or_else(|| keys.missing("attention.head_count"))?;
         let key_value_heads = per_layer("attention.head_count_kv")?.unwrap_or_else(|| query_heads.clone());
@@ -116,7 +122,7 @@ impl Heads {
         })
     }
 
-    fn attention(&self, keys: &Keys<'_>, block: usize) -> Result<LayerKind> {
+    pub(super) fn attention(&self, keys: &Keys<'_>, block: usize) -> Result<LayerKind> {
         let query_heads = self.query_heads[block] as usize;
         let key_value_heads = self.key_value_heads[block] as usize;
         if query_heads == 0 || query_heads > MAX_HYPERPARAMETER as usize {

@@ -96,6 +96,8 @@ pub struct Layer {
     pub weights: Weights,
     /// The routed experts, if it has any.
     pub experts: Option<Experts>,
+    /// What a draft model multiplies the layer's input with; none of the file's own tensors.
+    pub tap: Weights,
 }
 
 impl Layer {
@@ -106,14 +108,20 @@ impl Layer {
 
     /// What one token reads: all weights but those of the experts it does not use. Counts tensors as a whole.
     pub fn active(&self) -> Weights {
-        let Some(Experts { count, used, weights }) = self.experts else { return self.weights };
-        let unused = |all: u64| all / count as u64 * (count - used) as u64;
+        let all = self.held();
+        let Some(Experts { count, used, weights }) = self.experts else { return all };
+        let unused = |of: u64| of / count as u64 * (count - used) as u64;
         Weights {
-            tensors: self.weights.tensors,
-            parameters: self.weights.parameters - unused(weights.parameters),
-            bytes: self.weights.bytes - unused(weights.bytes),
-            packed: self.weights.packed - unused(weights.packed),
+            tensors: all.tensors,
+            parameters: all.parameters - unused(weights.parameters),
+            bytes: all.bytes - unused(weights.bytes),
+            packed: all.packed - unused(weights.packed),
         }
+    }
+
+    /// What a stage with this layer holds: its tensors, and what a draft model reads its input with.
+    pub fn held(&self) -> Weights {
+        self.weights + self.tap
     }
 
     /// Bytes of keys and values that one token adds; a head takes whole blocks. None in recurrent layers.

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use super::{
-    Architecture, Experts, Layer, LayerKind, ModelShape, Weights,
+    Architecture, DflashShape, Experts, Layer, LayerKind, ModelShape, Weights,
     keys::{self, Keys},
 };
 use crate::{Error, Gguf, Result, Shape};
@@ -13,12 +13,12 @@ const MAX_CONTEXT_LENGTH: u32 = 1 << 30;
 
 pub(super) fn model_shape(gguf: &Gguf) -> Result<ModelShape> {
     let architecture = Architecture::of(gguf)?;
-    let keys = Keys { gguf, architecture };
+    let keys = Keys { gguf, prefix: architecture.name() };
     let embedding_length = keys.length("embedding_length")?;
     let context_length =
         keys.number("context_length", MAX_CONTEXT_LENGTH)?.ok_or_else(|| keys.missing("context_length"))?;
     let weights = WeightsByBlock::of(gguf);
-    let mut layers = read_layers(&keys, embedding_length, &weights)?;
+    let mut layers = read_layers(&keys, architecture, embedding_length, &weights)?;
     let mtp = layers.split_off(layers.len() - keys.mtp_blocks(layers.len())?);
 
     let embedding = gguf.require_tensor("token_embd.weight")?;
@@ -27,7 +27,7 @@ pub(super) fn model_shape(gguf: &Gguf) -> Result<ModelShape> {
     let embedding = gguf.require_shaped("token_embd.weight", matrix)?;
     let output = gguf.tensor("output.weight").map(|_| gguf.require_shaped("output.weight", matrix)).transpose()?;
     let output_norm = gguf.require_shaped("output_norm.weight", Shape::from([embedding_length]))?;
-    Ok(ModelShape {
+    let shape = ModelShape {
         architecture,
         name: keys.text("general.name")?,
         size_label: keys.text("general.size_label")?,
@@ -40,15 +40,30 @@ pub(super) fn model_shape(gguf: &Gguf) -> Result<ModelShape> {
         output: output.map(Weights::from),
         output_norm: output_norm.into(),
         other: weights.other,
-    })
+        draft: None,
+        dflash: None,
+    };
+    match gguf.draft() {
+        None => Ok(shape),
+        Some(draft) if DflashShape::is_one(draft) => {
+            let draft = DflashShape::read(draft, &shape)?;
+            Ok(shape.drafted_by(draft))
+        }
+        Some(draft) => Ok(ModelShape { draft: Some(Box::new(model_shape(draft)?)), ..shape }),
+    }
 }
 
 /// All blocks of the file in order, MTP blocks last.
-fn read_layers(keys: &Keys<'_>, embedding_length: usize, weights: &WeightsByBlock) -> Result<Vec<Layer>> {
+fn read_layers(
+    keys: &Keys<'_>,
+    architecture: Architecture,
+    embedding_length: usize,
+    weights: &WeightsByBlock,
+) -> Result<Vec<Layer>> {
     let blocks = weights.check_count(keys)?;
-    let kinds = keys::read_kinds(keys, embedding_length, blocks)?;
-    let expert_counts = keys::read_expert_counts(keys)?;
-    let gated_queries = keys.architecture.is_hybrid();
+    let kinds = keys::read_kinds(keys, architecture, embedding_length, blocks)?;
+    let expert_counts = keys::read_expert_counts(keys, architecture)?;
+    let gated_queries = architecture.is_hybrid();
     let read = |((&index, block), kind): ((&usize, &BlockWeights), LayerKind)| {
         let tensors = BlockTensors { gguf: keys.gguf, index, embedding_length, gated_queries };
         tensors.check_kind(kind)?;
@@ -59,26 +74,26 @@ fn read_layers(keys: &Keys<'_>, embedding_length: usize, weights: &WeightsByBloc
             }
             None => None,
         };
-        Ok(Layer { kind, weights: block.all, experts })
+        Ok(Layer { kind, weights: block.all, experts, tap: Weights::default() })
     };
     weights.blocks.iter().zip(kinds).map(read).collect()
 }
 
 /// The weights of a file, by the block they belong to.
 #[derive(Default)]
-struct WeightsByBlock {
-    blocks: BTreeMap<usize, BlockWeights>,
+pub(super) struct WeightsByBlock {
+    pub(super) blocks: BTreeMap<usize, BlockWeights>,
     other: Weights,
 }
 
 #[derive(Clone, Copy, Default)]
-struct BlockWeights {
-    all: Weights,
+pub(super) struct BlockWeights {
+    pub(super) all: Weights,
     experts: Weights,
 }
 
 impl WeightsByBlock {
-    fn of(gguf: &Gguf) -> WeightsByBlock {
+    pub(super) fn of(gguf: &Gguf) -> WeightsByBlock {
         let mut found = WeightsByBlock::default();
         for tensor in gguf.tensors() {
             let weights = Weights::from(tensor);
@@ -96,7 +111,7 @@ impl WeightsByBlock {
     }
 
     /// The number of blocks, which the file must declare and have tensors of: 0, 1, 2 and so on.
-    fn check_count(&self, keys: &Keys<'_>) -> Result<usize> {
+    pub(super) fn check_count(&self, keys: &Keys<'_>) -> Result<usize> {
         let declared = keys.length("block_count")?;
         let found = self.blocks.len();
         let last = self.blocks.last_key_value().map_or(0, |(&last, _)| last);
@@ -117,11 +132,11 @@ fn split_name(name: &str) -> Option<(usize, &str)> {
 /// The tensors of one block that a layer's kind and its experts can be checked against.
 ///
 /// Whoever loads the block checks all its tensors; these few are enough to trust the memory formulas.
-struct BlockTensors<'a> {
-    gguf: &'a Gguf,
-    index: usize,
-    embedding_length: usize,
-    gated_queries: bool,
+pub(super) struct BlockTensors<'a> {
+    pub(super) gguf: &'a Gguf,
+    pub(super) index: usize,
+    pub(super) embedding_length: usize,
+    pub(super) gated_queries: bool,
 }
 
 impl BlockTensors<'_> {
@@ -133,7 +148,7 @@ impl BlockTensors<'_> {
         format!("blk.{}.{name}", self.index)
     }
 
-    fn check_kind(&self, kind: LayerKind) -> Result<()> {
+    pub(super) fn check_kind(&self, kind: LayerKind) -> Result<()> {
         let columns = self.embedding_length;
         self.check("attn_norm.weight", Shape::from([columns]))?;
         match kind {

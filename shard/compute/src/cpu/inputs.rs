@@ -1,18 +1,16 @@
 //! Checks a step's inputs before anything is computed, so that a bad step changes nothing.
 
+use std::sync::Arc;
+
+use super::weights::Loaded;
 use crate::device::{ChunkLog, ChunkRows, MemorySpec, NO_TOKEN, StepInputs};
-use crate::program::{Op, Program};
+use crate::program::{Op, Program, Recorded};
 use crate::{Error, Result};
 
 /// What a loaded program accepts.
 pub(crate) struct Checks {
     memory: MemorySpec,
-    /// Rows of the embedding table, where the program begins with one.
-    vocabulary: Option<usize>,
-    /// Values of a row that comes as a vector.
-    vector: usize,
-    /// Are vectors rows in place of tokens? Else every row has one beside its token, if it has a token.
-    embeds: bool,
+    entries: Vec<Entry>,
     has_caches: bool,
     has_states: bool,
     /// The step that last wrote each page, each slot, and each log.
@@ -22,50 +20,29 @@ pub(crate) struct Checks {
     step: u64,
 }
 
-impl Checks {
-    /// `vocabulary` is the number of rows of the embedding table, if there is one.
-    pub(crate) fn new(program: &Program, memory: &MemorySpec, vocabulary: Option<usize>) -> Result<Self> {
-        let embedded = program.ops.iter().find_map(|recorded| match recorded.op {
-            Op::Embed { output, .. } => Some(output),
+/// What one entry of the program takes.
+struct Entry {
+    /// Rows of the embedding table, where there is one.
+    vocabulary: Option<usize>,
+    /// Values of a row that comes as a vector.
+    vector: usize,
+    /// Are vectors rows in place of tokens? Else every row has one beside its token, if it has a token.
+    embeds: bool,
+}
+
+impl Entry {
+    fn new(program: &Program, ops: &[Recorded], weights: &[Arc<Loaded>]) -> Self {
+        let embedding = ops.iter().find_map(|recorded| match recorded.op {
+            Op::Embed { table, output } => Some((table, output)),
             _ => None,
         });
-        let entry = if program.embeds { embedded } else { program.stream };
-        Ok(Self {
-            memory: *memory,
-            vocabulary,
-            vector: entry.map_or(0, |buffer| program.width(buffer)),
-            embeds: program.embeds,
-            has_caches: !program.caches.is_empty(),
-            has_states: !program.states.is_empty(),
-            page_marks: marks(memory.pages)?,
-            slot_marks: marks(memory.slots)?,
-            log_marks: marks(memory.logs.sessions)?,
-            step: 0,
-        })
-    }
-
-    /// Bytes of the tables it keeps.
-    pub(crate) fn bytes(&self) -> u64 {
-        (size_of::<u64>() * (self.page_marks.len() + self.slot_marks.len() + self.log_marks.len())) as u64
-    }
-
-    /// Accepts or refuses a step.
-    pub(crate) fn check(&mut self, inputs: &StepInputs<'_>) -> Result<()> {
-        self.step += 1;
-        within("rows", inputs.rows(), self.memory.rows)?;
-        within("wanted rows", inputs.wanted.len(), self.memory.wanted)?;
-        self.check_tokens(inputs)?;
-        check_wanted(inputs)?;
-        let mut rows = 0;
-        for chunk in inputs.chunks {
-            equal("first row of a chunk", chunk.first_row, rows)?;
-            rows = chunk.first_row.saturating_add(chunk.rows);
-            within("rows in chunks", rows, inputs.rows())?;
-            self.check_slot(chunk)?;
-            self.check_log(chunk)?;
-            self.check_pages(chunk)?;
+        let embeds = program.embeds && embedding.is_some();
+        let into = if embeds { embedding.map(|(_, output)| output) } else { program.input };
+        Self {
+            vocabulary: embedding.map(|(table, _)| weights[table.0 as usize].shape()[1]),
+            vector: into.map_or(0, |buffer| program.width(buffer)),
+            embeds,
         }
-        equal("rows in chunks", rows, inputs.rows())
     }
 
     fn check_tokens(&self, inputs: &StepInputs<'_>) -> Result<()> {
@@ -86,6 +63,52 @@ impl Checks {
             }
         }
         equal("values in vectors", inputs.vectors.len(), vectors * self.vector)
+    }
+}
+
+impl Checks {
+    pub(crate) fn new(program: &Program, memory: &MemorySpec, weights: &[Arc<Loaded>]) -> Result<Self> {
+        let entries = program.entries().into_iter().map(|ops| Entry::new(program, &program.ops[ops], weights));
+        Ok(Self {
+            memory: *memory,
+            entries: entries.collect(),
+            has_caches: !program.caches.is_empty(),
+            has_states: !program.states.is_empty(),
+            page_marks: marks(memory.pages)?,
+            slot_marks: marks(memory.slots)?,
+            log_marks: marks(memory.logs.sessions)?,
+            step: 0,
+        })
+    }
+
+    /// Are vectors of this entry copied into the program's input?
+    pub(crate) fn copies_vectors(&self, entry: usize) -> bool {
+        !self.entries[entry].embeds
+    }
+
+    /// Bytes of the tables it keeps.
+    pub(crate) fn bytes(&self) -> u64 {
+        (size_of::<u64>() * (self.page_marks.len() + self.slot_marks.len() + self.log_marks.len())) as u64
+    }
+
+    /// Accepts or refuses a step of one of the entries.
+    pub(crate) fn check(&mut self, entry: usize, inputs: &StepInputs<'_>) -> Result<()> {
+        exists("entry", entry, self.entries.len())?;
+        self.step += 1;
+        within("rows", inputs.rows(), self.memory.rows)?;
+        within("wanted rows", inputs.wanted.len(), self.memory.wanted)?;
+        self.entries[entry].check_tokens(inputs)?;
+        check_wanted(inputs)?;
+        let mut rows = 0;
+        for chunk in inputs.chunks {
+            equal("first row of a chunk", chunk.first_row, rows)?;
+            rows = chunk.first_row.saturating_add(chunk.rows);
+            within("rows in chunks", rows, inputs.rows())?;
+            self.check_slot(chunk)?;
+            self.check_log(chunk)?;
+            self.check_pages(chunk)?;
+        }
+        equal("rows in chunks", rows, inputs.rows())
     }
 
     fn check_slot(&mut self, chunk: &ChunkRows<'_>) -> Result<()> {

@@ -75,7 +75,7 @@ impl CpuStage {
         let limits = Limits { rows, replayed, threads: device.pool.threads() };
         let sizes = single.iter().chain(&fused).map(|fused| fused.operation.scratch(&limits));
         let scratch = Scratch::reserve(&sizes.fold(ScratchSize::default(), ScratchSize::max))?;
-        let checks = Checks::new(&program, &memory, vocabulary(&program, &weights))?;
+        let checks = Checks::new(&program, &memory, &weights)?;
         Ok(Self {
             program,
             single,
@@ -94,15 +94,22 @@ impl CpuStage {
         })
     }
 
-    /// Accepts a step's inputs and takes in rows of the residual stream.
-    fn begin(&mut self, inputs: &StepInputs<'_>) -> Result<()> {
-        self.checks.check(inputs)?;
+    /// Accepts a step's inputs and takes in rows that come as vectors.
+    fn begin(&mut self, entry: usize, inputs: &StepInputs<'_>) -> Result<()> {
+        self.checks.check(entry, inputs)?;
         self.last = [inputs.rows(), inputs.wanted.len()];
-        if let (false, Some(stream)) = (self.program.embeds, self.program.stream) {
-            let rows = self.buffers[usize::from(stream.0)].all_mut();
+        if let (true, Some(input)) = (self.checks.copies_vectors(entry), self.program.input) {
+            let rows = self.buffers[usize::from(input.0)].all_mut();
             rows[..inputs.vectors.len()].copy_from_slice(inputs.vectors);
         }
         Ok(())
+    }
+
+    /// Those operations that belong to one of the program's entries.
+    fn entry<'a>(&self, operations: &'a [Fused], entry: usize) -> &'a [Fused] {
+        let own = &self.program.entries()[entry];
+        let place = |op: usize| operations.partition_point(|fused| fused.operations.start < op);
+        &operations[place(own.start)..place(own.end)]
     }
 
     /// Runs some operations on all threads.
@@ -282,9 +289,9 @@ impl LoadedStage for CpuStage {
         Ok(())
     }
 
-    fn run(&mut self, inputs: &StepInputs<'_>) -> Result<()> {
-        self.begin(inputs)?;
-        self.execute(inputs, &self.fused)
+    fn run_entry(&mut self, entry: usize, inputs: &StepInputs<'_>) -> Result<()> {
+        self.begin(entry, inputs)?;
+        self.execute(inputs, self.entry(&self.fused, entry))
     }
 
     fn read(&mut self, buffer: Buffer, rows: Range<usize>, into: &mut [f32]) -> Result<()> {
@@ -302,8 +309,8 @@ impl LoadedStage for CpuStage {
     }
 
     fn run_observed(&mut self, inputs: &StepInputs<'_>, observe: &mut dyn FnMut(usize, ReadBuffer<'_>)) -> Result<()> {
-        self.begin(inputs)?;
-        for (index, operation) in self.single.iter().enumerate() {
+        self.begin(0, inputs)?;
+        for (index, operation) in self.entry(&self.single, 0).iter().enumerate() {
             self.execute(inputs, std::slice::from_ref(operation))?;
             observe(index, &|buffer| self.rows_of(buffer, 0..self.row_count(buffer)).to_vec());
         }
@@ -311,15 +318,16 @@ impl LoadedStage for CpuStage {
     }
 
     fn run_measured(&mut self, inputs: &StepInputs<'_>, observe: &mut dyn FnMut(OperationTime)) -> Result<()> {
-        self.begin(inputs)?;
-        let marks = Mutex::new(Vec::with_capacity(self.fused.len() + 1));
-        self.execute_marked(inputs, &self.fused, |member| {
+        self.begin(0, inputs)?;
+        let operations = self.entry(&self.fused, 0);
+        let marks = Mutex::new(Vec::with_capacity(operations.len() + 1));
+        self.execute_marked(inputs, operations, |member| {
             if member.index() == 0 {
                 marks.lock().unwrap_or_else(PoisonError::into_inner).push(Instant::now());
             }
         })?;
         let marks = marks.into_inner().unwrap_or_else(PoisonError::into_inner);
-        for (Fused { operations, main, .. }, pair) in self.fused.iter().zip(marks.windows(2)) {
+        for (Fused { operations, main, .. }, pair) in operations.iter().zip(marks.windows(2)) {
             observe(OperationTime { operations: operations.clone(), main: *main, time: pair[1] - pair[0] });
         }
         Ok(())
@@ -356,12 +364,4 @@ fn replayed_buffers(program: &Program) -> Vec<usize> {
         _ => None,
     });
     results.collect()
-}
-
-/// Rows of the embedding table, of a program that has one.
-fn vocabulary(program: &Program, weights: &[Arc<Loaded>]) -> Option<usize> {
-    program.ops.iter().find_map(|recorded| match recorded.op {
-        Op::Embed { table, .. } => Some(weights[table.0 as usize].shape()[1]),
-        _ => None,
-    })
 }

@@ -83,7 +83,7 @@ impl Loaded {
         &self.tensor
     }
 
-    /// `(columns, rows, matrices)`, of the rows that were asked for.
+    /// `(columns, rows, matrices)`, of the rows and columns that were asked for.
     pub(crate) fn shape(&self) -> [usize; 3] {
         self.shape
     }
@@ -113,14 +113,16 @@ impl Loaded {
     }
 }
 
-/// The rows of a tensor that are wanted.
+/// The rows and columns of a tensor that are wanted.
 struct Source<'a> {
     model: &'a Arc<Gguf>,
     tensor: Tensor<'a>,
     /// The wanted rows of each matrix, of so many.
     rows: Range<usize>,
     all_rows: usize,
-    /// `(columns, wanted rows, matrices)`.
+    /// The wanted bytes of each row.
+    row: Range<usize>,
+    /// `(wanted columns, wanted rows, matrices)`.
     shape: [usize; 3],
 }
 
@@ -140,8 +142,10 @@ impl<'a> Source<'a> {
                 expected: format!("at least {} rows", rows.end),
             });
         }
-        let shape = [tensor.shape.columns(), rows.len(), matrices];
-        Ok(Self { model, tensor, rows, all_rows, shape })
+        let columns = wanted_columns(spec, &tensor)?;
+        let row = tensor.kind.bytes_for(columns.start)..tensor.kind.bytes_for(columns.end);
+        let shape = [columns.len(), rows.len(), matrices];
+        Ok(Self { model, tensor, rows, all_rows, row, shape })
     }
 
     /// Packs with all threads; what has been packed leaves the program's memory of the file at once.
@@ -150,7 +154,7 @@ impl<'a> Source<'a> {
         let mut packed = PackedWeight::zeroed(self.tensor.kind, matrices, rows, columns)?;
         let gathered = if self.is_one_piece() { None } else { Some(self.gather()?) };
         let bytes = gathered.as_deref().unwrap_or_else(|| self.piece());
-        let row_bytes = self.tensor.row_bytes();
+        let row_bytes = self.row.len();
         let panels_per_part = (BYTES_PER_PART / (PANEL_ROWS * row_bytes).max(1)).max(1);
         let parts = Mutex::new(packed.panels_mut(panels_per_part));
         let failed = Mutex::new(None);
@@ -175,26 +179,28 @@ impl<'a> Source<'a> {
         }
     }
 
-    /// Do the wanted rows of all matrices lie one behind the other?
+    /// Does all that is wanted lie one behind the other?
     fn is_one_piece(&self) -> bool {
-        self.shape[2] == 1 || self.rows.len() == self.all_rows
+        let whole_rows = self.row.len() == self.tensor.row_bytes();
+        whole_rows && (self.shape[2] == 1 || self.rows.len() == self.all_rows)
     }
 
-    /// The wanted rows of all matrices, one behind the other.
+    /// What is wanted of all matrices, one behind the other.
     fn gather(&self) -> Result<Vec<u8>> {
         let [_, rows, matrices] = self.shape;
         let mut bytes = Vec::new();
-        reserve(&mut bytes, rows * matrices * self.tensor.row_bytes())?;
+        reserve(&mut bytes, rows * matrices * self.row.len())?;
         for matrix in 0..matrices {
             let first = matrix * self.all_rows;
             let part = self.tensor.rows(first + self.rows.start..first + self.rows.end);
-            bytes.extend_from_slice(part);
+            let rows = part.chunks_exact(self.tensor.row_bytes().max(1));
+            rows.for_each(|row| bytes.extend_from_slice(&row[self.row.clone()]));
             self.model.forget(part);
         }
         Ok(bytes)
     }
 
-    /// The wanted rows, where they are one piece.
+    /// What is wanted, where it is one piece.
     fn piece(&self) -> &'a [u8] {
         let last = self.shape[2].saturating_sub(1) * self.all_rows;
         self.tensor.rows(self.rows.start..last + self.rows.end)
@@ -213,6 +219,23 @@ impl<'a> Source<'a> {
         self.model.forget(self.piece());
         Ok(values)
     }
+}
+
+/// The columns that are wanted of a tensor, which must be whole blocks.
+fn wanted_columns(spec: &WeightSpec, tensor: &Tensor<'_>) -> Result<Range<usize>> {
+    let all = tensor.shape.columns();
+    let Some(columns) = spec.columns.clone() else { return Ok(0..all) };
+    assert_eq!(spec.usage, WeightUse::Matrix, "{}: parts of rows are wanted of a matrix only", spec.tensor);
+    if columns.start > columns.end || columns.end > all {
+        return Err(Error::WrongShape {
+            tensor: spec.tensor.clone(),
+            found: tensor.shape.to_string(),
+            expected: format!("at least {} columns", columns.end),
+        });
+    }
+    let (kind, block) = (tensor.kind, tensor.kind.block_len());
+    let partial = [columns.start, columns.end].into_iter().find(|border| !border.is_multiple_of(block));
+    partial.map_or(Ok(columns), |columns| Err(Error::PartialBlock { kind, columns, block }))
 }
 
 fn reserve<T>(values: &mut Vec<T>, length: usize) -> Result<()> {

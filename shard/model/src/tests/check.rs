@@ -3,7 +3,7 @@
 
 use std::collections::HashSet;
 
-use paceline_compute::program::{Buffer, Heads, Op, Program, RowSpace, Weight, WeightUse};
+use paceline_compute::program::{Buffer, Heads, Op, Program, Queries, RowSpace, Weight, WeightUse};
 use paceline_gguf::{Gguf, Tensor};
 
 /// Checks `program` against the file it was recorded from.
@@ -13,13 +13,13 @@ use paceline_gguf::{Gguf, Tensor};
 pub(super) fn check(program: &Program, model: &Gguf) {
     let mut checker = Checker { program, model, written: HashSet::new(), place: String::new() };
     if !program.embeds {
-        checker.written.extend(program.stream);
+        checker.written.extend(program.input);
     }
     for recorded in &program.ops {
         checker.place = format!("{} of layer {:?}", recorded.name, recorded.layer);
         checker.operation(&recorded.op);
     }
-    let results = program.stream.into_iter().chain(program.hidden).chain(program.logits);
+    let results = program.stream.into_iter().chain(program.output).chain(program.hidden).chain(program.logits);
     for buffer in results {
         assert!(checker.written.contains(&buffer), "result {buffer:?} is never written");
     }
@@ -134,6 +134,12 @@ impl Checker<'_> {
                 self.reads(*second, right);
                 self.writes(*output, left + right);
             }
+            Op::Split { input, first, second } => {
+                let [left, right] = [*first, *second].map(|output| self.width_of(output));
+                self.reads(*input, left + right);
+                self.writes(*first, left);
+                self.writes(*second, right);
+            }
             Op::Gather { input, output } => {
                 assert_eq!((self.rows(*input), self.rows(*output)), (RowSpace::Step, RowSpace::Wanted));
                 self.reads(*input, self.width_of(*output));
@@ -144,18 +150,20 @@ impl Checker<'_> {
 
     fn attention(&mut self, op: &Op) {
         match op {
-            Op::StoreKeysValues { query, query_heads, key, value, query_norm, key_norm, rope, cache, .. } => {
+            Op::StoreKeysValues { queries, key, value, key_norm, rope, cache, .. } => {
                 let cache = self.program.caches[usize::from(cache.0)];
-                self.heads(*query, *query_heads, None);
                 self.reads(*key, cache.key_value_heads * cache.key_dim);
                 self.reads(*value, cache.key_value_heads * cache.value_dim);
-                assert_eq!(query_heads.dim, cache.key_dim);
+                if let Some(Queries { buffer, heads, .. }) = queries {
+                    self.heads(*buffer, *heads, None);
+                    assert_eq!(heads.dim, cache.key_dim);
+                }
                 assert!(self.written.contains(rope) && self.width_of(*rope) <= cache.key_dim, "{}", self.place);
-                for norm in query_norm.iter().chain(key_norm) {
-                    self.vector(*norm, cache.key_dim);
+                for norm in queries.and_then(|queries| queries.norm).into_iter().chain(*key_norm) {
+                    self.vector(norm, cache.key_dim);
                 }
             }
-            Op::Attention { query, query_heads, gate_offset, scale, cache, output } => {
+            Op::Attention { query, query_heads, gate_offset, scale, cache, output, .. } => {
                 let cache = self.program.caches[usize::from(cache.0)];
                 self.heads(*query, *query_heads, *gate_offset);
                 assert!(query_heads.count.is_multiple_of(cache.key_value_heads), "{}", self.place);

@@ -50,7 +50,7 @@ fn layer() -> impl Strategy<Value = Layer> {
             Experts { count, used, weights: weights(each * count as u64) }
         });
         let all = dense + experts.map_or(0, |experts| experts.weights.bytes);
-        Layer { kind, weights: weights(all), experts }
+        Layer { kind, weights: weights(all), experts, tap: Weights::default() }
     })
 }
 
@@ -77,6 +77,8 @@ prop_compose! {
             output: output.map(weights),
             output_norm: weights(10),
             other: weights(other),
+            dflash: None,
+            draft: None,
         }
     }
 }
@@ -84,7 +86,7 @@ prop_compose! {
 /// A model with attention in every layer and heads of eight values, which only unquantized types can store.
 pub(super) fn narrow() -> ModelShape {
     let kind = LayerKind::Attention { query_heads: 1, key_value_heads: 1, key_dim: 8, value_dim: 8 };
-    let layer = Layer { kind, weights: weights(1000), experts: None };
+    let layer = Layer { kind, weights: weights(1000), experts: None, tap: Weights::default() };
     ModelShape {
         architecture: Architecture::Llama,
         name: Some("narrow\u{1b}[31m".to_owned()),
@@ -98,5 +100,7 @@ pub(super) fn narrow() -> ModelShape {
         output: None,
         output_norm: weights(10),
         other: Weights::default(),
+        dflash: None,
+        draft: None,
     }
 }

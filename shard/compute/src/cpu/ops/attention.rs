@@ -1,7 +1,7 @@
-//! Causal attention over pages.
+//! Attention over pages.
 //!
 //! The keys of a sequence are cut into segments of 256 by absolute position. A query meets each segment up to
-//! its own position: scores, their maximum, exponentials, their sum, and the weighted sum of values. These
+//! its own position, or up to the end of its chunk where attention is not causal: scores, their maximum, exponentials, their sum, and the weighted sum of values. These
 //! parts are then joined in the order of segments. So a query's result never depends on the rows that are
 //! computed with it, nor on which members compute its segments.
 //!
@@ -41,6 +41,7 @@ pub(super) struct Attention {
     pub(super) query_heads: Heads,
     pub(super) gate_offset: Option<usize>,
     pub(super) scale: f32,
+    pub(super) causal: bool,
     pub(super) cache: Cache,
     pub(super) output: Buffer,
     pub(super) spec: CacheSpec,

@@ -81,6 +81,26 @@ impl Operation for Join {
     }
 }
 
+/// [`Op::Split`](crate::program::Op::Split).
+pub(super) struct Split {
+    pub(super) input: Buffer,
+    pub(super) outputs: [Buffer; 2],
+}
+
+impl Operation for Split {
+    fn run(&self, step: &Step<'_>, member: &Member<'_>) {
+        let [first, second] = self.outputs;
+        for row in member.share(step.rows(self.input)) {
+            // SAFETY: a row is one member's; nobody writes the input, another buffer.
+            let (input, first, second) =
+                unsafe { (step.buffer(self.input).row(row), step.row_mut(first, row), step.row_mut(second, row)) };
+            let (left, right) = input.split_at(first.len());
+            first.copy_from_slice(left);
+            second.copy_from_slice(right);
+        }
+    }
+}
+
 /// [`Op::AddGated`](crate::program::Op::AddGated).
 pub(super) struct AddGated {
     pub(super) input: Buffer,

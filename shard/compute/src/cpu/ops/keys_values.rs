@@ -7,15 +7,13 @@ use super::rope::Rotate;
 use super::{Operation, Step};
 use crate::cpu::pages::PagedCache;
 use crate::cpu::pool::Member;
-use crate::program::{Buffer, Cache, Heads, RopeStyle, Weight};
+use crate::program::{Buffer, Cache, Queries, RopeStyle, Weight};
 
 /// [`Op::StoreKeysValues`](crate::program::Op::StoreKeysValues).
 pub(super) struct StoreKeysValues {
-    pub(super) query: Buffer,
-    pub(super) query_heads: Heads,
+    pub(super) queries: Option<Queries>,
     pub(super) key: Buffer,
     pub(super) value: Buffer,
-    pub(super) query_norm: Option<Weight>,
     pub(super) key_norm: Option<Weight>,
     pub(super) epsilon: f32,
     pub(super) style: RopeStyle,
@@ -26,23 +24,24 @@ pub(super) struct StoreKeysValues {
 
 impl Operation for StoreKeysValues {
     fn run(&self, step: &Step<'_>, member: &Member<'_>) {
-        let heads = self.query_heads.count + self.key_value_heads;
+        let heads = self.key_value_heads + self.queries.map_or(0, |queries| queries.heads.count);
         for task in member.share(step.inputs.rows() * heads) {
             let (row, head) = (task / heads, task % heads);
-            match head.checked_sub(self.query_heads.count) {
-                None => self.prepare_query(step, row, head),
-                Some(head) => self.store(step, row, head),
+            match (head.checked_sub(self.key_value_heads), &self.queries) {
+                (Some(head), Some(queries)) => self.prepare_query(step, queries, row, head),
+                _ => self.store(step, row, head),
             }
         }
     }
 }
 
 impl StoreKeysValues {
-    fn prepare_query(&self, step: &Step<'_>, row: usize, head: usize) {
-        let first = head * self.query_heads.stride;
+    fn prepare_query(&self, step: &Step<'_>, queries: &Queries, row: usize, head: usize) {
+        let Queries { buffer, heads, norm } = *queries;
+        let first = head * heads.stride;
         // SAFETY: a head of a row is one member's.
-        let head = unsafe { step.buffer(self.query).columns_mut(row, first..first + self.query_heads.dim) };
-        self.norm_and_rotate(step, row, head, self.query_norm);
+        let head = unsafe { step.buffer(buffer).columns_mut(row, first..first + heads.dim) };
+        self.norm_and_rotate(step, row, head, norm);
     }
 
     fn store(&self, step: &Step<'_>, row: usize, head: usize) {

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use super::attention::Attention;
 use super::convolve::Convolve;
 use super::delta_rule::DeltaRule;
-use super::elementwise::{AddBias, AddGated, Gather, Join, SwiGlu};
+use super::elementwise::{AddBias, AddGated, Gather, Join, Split, SwiGlu};
 use super::embed::Embed;
 use super::experts::{Experts, Sizes};
 use super::keys_values::StoreKeysValues;
@@ -82,6 +82,7 @@ impl Preparation<'_> {
             Op::AddGated { input, gate, output } => Box::new(AddGated { input, gate, output }),
             Op::AddBias { buffer, bias } => Box::new(AddBias { buffer, bias }),
             Op::Join { first, second, output } => Box::new(Join { inputs: [first, second], output }),
+            Op::Split { input, first, second } => Box::new(Split { input, outputs: [first, second] }),
             Op::Gather { input, output } => Box::new(Gather { input, output }),
         }
     }
@@ -89,33 +90,22 @@ impl Preparation<'_> {
     /// The operations that have a memory.
     fn sequence_operation(&self, op: &Op) -> Box<dyn Operation> {
         match *op {
-            Op::StoreKeysValues {
-                query,
-                query_heads,
-                key,
-                value,
-                query_norm,
-                key_norm,
-                epsilon,
-                style,
-                rope,
-                cache,
-            } => Box::new(StoreKeysValues {
-                query,
-                query_heads,
-                key,
-                value,
-                query_norm,
-                key_norm,
-                epsilon,
-                style,
-                rope,
-                cache,
-                key_value_heads: self.cache(cache).key_value_heads,
-            }),
-            Op::Attention { query, query_heads, gate_offset, scale, cache, output } => {
+            Op::StoreKeysValues { queries, key, value, key_norm, epsilon, style, rope, cache } => {
+                Box::new(StoreKeysValues {
+                    queries,
+                    key,
+                    value,
+                    key_norm,
+                    epsilon,
+                    style,
+                    rope,
+                    cache,
+                    key_value_heads: self.cache(cache).key_value_heads,
+                })
+            }
+            Op::Attention { query, query_heads, gate_offset, scale, causal, cache, output } => {
                 let spec = *self.cache(cache);
-                Box::new(Attention { query, query_heads, gate_offset, scale, cache, output, spec })
+                Box::new(Attention { query, query_heads, gate_offset, scale, causal, cache, output, spec })
             }
             Op::Convolve { input, weight, state, output } => {
                 Box::new(Convolve::new(input, self.loaded(weight).vector(), self.state(state).taps, state, output))

@@ -5,7 +5,7 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::blocks::NONLINEAR_INTEGERS;
-use crate::program::{CacheSpec, Heads, Rope, RopeStyle};
+use crate::program::{CacheSpec, Heads, Queries, Rope, RopeStyle};
 
 #[derive(Debug, Clone)]
 struct Case {
@@ -16,6 +16,7 @@ struct Case {
     value_dim: usize,
     gated: bool,
     normed: bool,
+    causal: bool,
     style: RopeStyle,
     rotating: usize,
     page_tokens: usize,
@@ -31,10 +32,10 @@ fn case() -> impl Strategy<Value = Case> {
     let kinds = prop::sample::select(KvType::ALL.to_vec());
     (
         (proptest::collection::vec(1usize..24, 1..4), 1usize..4, 1usize..6, 1usize..20),
-        (any::<bool>(), any::<bool>(), any::<bool>(), 0usize..9),
+        (any::<bool>(), any::<bool>(), any::<bool>(), any::<bool>(), 0usize..9),
         (1usize..20, kinds.clone(), kinds, any::<bool>(), 1u64..),
     )
-        .prop_map(|((rows, key_heads, group, half_dim), (gated, normed, adjacent, rotating), rest)| {
+        .prop_map(|((rows, key_heads, group, half_dim), (gated, normed, causal, adjacent, rotating), rest)| {
             let (page_tokens, key_kind, value_kind, rotated, seed) = rest;
             // Rows in blocks are whole blocks.
             let dim = |kind: KvType, dim| if kind.is_quantized() { 32 * (1 + half_dim % 4) } else { dim };
@@ -47,6 +48,7 @@ fn case() -> impl Strategy<Value = Case> {
                 value_dim: dim(value_kind, if gated { key_dim } else { half_dim + 3 }),
                 gated,
                 normed,
+                causal,
                 style: if adjacent { RopeStyle::Adjacent } else { RopeStyle::Neox },
                 rotating: (2 * rotating).min(key_dim),
                 page_tokens,
@@ -100,11 +102,9 @@ impl Case {
         };
         fixture.record(Op::RopeTable { rope, output: table });
         fixture.record(Op::StoreKeysValues {
-            query,
-            query_heads: heads,
+            queries: Some(Queries { buffer: query, heads, norm: query_norm }),
             key,
             value,
-            query_norm,
             key_norm,
             epsilon: EPSILON,
             style: self.style,
@@ -113,7 +113,15 @@ impl Case {
         });
         let gate_offset = self.gated.then_some(self.key_dim);
         let scale = self.scale();
-        fixture.record(Op::Attention { query, query_heads: heads, gate_offset, scale, cache, output });
+        fixture.record(Op::Attention {
+            query,
+            query_heads: heads,
+            gate_offset,
+            scale,
+            causal: self.causal,
+            cache,
+            output,
+        });
         fixture.page_tokens = self.page_tokens;
         (fixture.kinds, fixture.rotated) = (self.kinds, self.rotated);
         fixture.sessions(&self.rows, &[(query, 2.0), (key, 2.0), (value, 1.0)], &mut random);
@@ -151,6 +159,11 @@ impl Case {
         if kind.is_quantized() { round(&self.mixed(row), kind) } else { round(row, kind) }
     }
 
+    /// The keys that a row sees; without causality those of its chunk, which is all rows.
+    fn seen(&self, row: usize, rows: usize) -> usize {
+        if self.causal { row + 1 } else { rows }
+    }
+
     /// Attention of one session, straight from the definition.
     fn expected(&self, fixture: &Fixture, buffers: &Buffers, session: usize) -> Vec<f64> {
         let heads = self.query_heads();
@@ -168,7 +181,7 @@ impl Case {
                 let q = if self.kinds[0].is_quantized() { in_bytes(&self.mixed(&q), |scale| scale) } else { q };
                 let shared = head / self.group;
                 let width = self.key_heads * self.key_dim;
-                let scores: Vec<f64> = (0..=row)
+                let scores: Vec<f64> = (0..self.seen(row, rows))
                     .map(|t| {
                         let k = head_of(key, t, width, shared * self.key_dim, self.key_dim);
                         let k = self.prepared(&k, &buffers.norms[1], t);
@@ -180,7 +193,8 @@ impl Case {
                 let sum: f64 = weights.iter().sum();
                 let width = self.key_heads * self.value_dim;
                 let value_of = |t: usize| exact(&head_of(value, t, width, shared * self.value_dim, self.value_dim));
-                let values: Vec<Vec<f64>> = (0..=row).map(|t| self.stored(&value_of(t), self.kinds[1])).collect();
+                let values: Vec<Vec<f64>> =
+                    (0..self.seen(row, rows)).map(|t| self.stored(&value_of(t), self.kinds[1])).collect();
                 let weighted = |dim: usize| values.iter().zip(&weights).map(move |(value, weight)| value[dim] * weight);
                 let mixed: Vec<f64> = (0..self.value_dim).map(|dim| weighted(dim).sum::<f64>() / sum).collect();
                 let mixed = if self.kinds[1].is_quantized() { self.mixed(&mixed) } else { mixed };
@@ -297,7 +311,11 @@ fn nonlinear(block: &[f32]) -> Vec<f32> {
 
 fn check(case: &Case) {
     let (fixture, buffers) = case.fixture();
-    for (session, found) in fixture.run_in_all_ways(&[buffers.output]).iter().enumerate() {
+    let found = match case.causal {
+        true => fixture.run_in_all_ways(&[buffers.output]),
+        false => fixture.run_whole_in_all_ways(&[buffers.output]),
+    };
+    for (session, found) in found.iter().enumerate() {
         assert_close(&found[0], &case.expected(&fixture, &buffers, session), case.bound());
     }
 }
@@ -320,6 +338,7 @@ fn long_case() -> Case {
         value_dim: 16,
         gated: true,
         normed: true,
+        causal: true,
         style: RopeStyle::Neox,
         rotating: 8,
         page_tokens: 48,
@@ -333,6 +352,35 @@ fn long_case() -> Case {
 #[test]
 fn long_contexts() {
     check(&long_case());
+    check(&Case { causal: false, rows: vec![400, 3], seed: 78, ..long_case() });
+}
+
+/// A block that is not causal behind tokens that came before: the last rows of one attention over all of them.
+#[test]
+fn blocks_see_all_of_themselves_and_what_came_before() {
+    for kind in [KvType::F32, KvType::Q8_0] {
+        let case =
+            Case { causal: false, rows: vec![300, 41], kinds: [kind; 2], key_dim: 32, value_dim: 32, ..long_case() };
+        let (fixture, buffers) = case.fixture();
+        let width = fixture.program.width(buffers.output);
+        let expected: Vec<f64> = [(0, 293 * width), (1, 33 * width)]
+            .into_iter()
+            .flat_map(|(session, from)| case.expected(&fixture, &buffers, session).split_off(from))
+            .collect();
+        let mut first: Option<Vec<u32>> = None;
+        for isa in Isa::ALL.into_iter().filter(|isa| isa.is_available()) {
+            for threads in 1..4 {
+                let mut stage = fixture.load(isa, threads);
+                fixture.step(&mut stage, &[(0, 0..293), (1, 0..33)]);
+                fixture.step(&mut stage, &[(0, 293..300), (1, 33..41)]);
+                let mut found = vec![0.0; 15 * width];
+                stage.read(buffers.output, 0..15, &mut found).unwrap();
+                assert_close(&found, &expected, case.bound());
+                let found = bits(&[vec![found]]);
+                assert_eq!(first.get_or_insert_with(|| found.clone()), &found, "{kind} on {isa}, {threads} threads");
+            }
+        }
+    }
 }
 
 /// Many query heads in a tile, so that prompts are not split but single rows are.

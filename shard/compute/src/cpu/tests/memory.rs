@@ -3,7 +3,7 @@
 use super::*;
 use crate::Error;
 use crate::device::{MemoryOperation, MemoryPart};
-use crate::program::{Cache, CacheSpec, Heads, Rope, RopeStyle, State, StateSpec};
+use crate::program::{Cache, CacheSpec, Heads, Queries, Rope, RopeStyle, State, StateSpec};
 
 /// A convolution and an attention whose keys and values are their inputs.
 fn fixture() -> (Fixture, [Buffer; 3]) {
@@ -27,18 +27,16 @@ fn fixture() -> (Fixture, [Buffer; 3]) {
     fixture.record(Op::Convolve { input, weight, state, output: convolved });
     fixture.record(Op::RopeTable { rope, output: table });
     fixture.record(Op::StoreKeysValues {
-        query,
-        query_heads,
+        queries: Some(Queries { buffer: query, heads: query_heads, norm: None }),
         key,
         value,
-        query_norm: None,
         key_norm: None,
         epsilon: 1e-6,
         style: RopeStyle::Neox,
         rope: table,
         cache,
     });
-    fixture.record(Op::Attention { query, query_heads, gate_offset: None, scale: 1.0, cache, output });
+    fixture.record(Op::Attention { query, query_heads, gate_offset: None, scale: 1.0, causal: true, cache, output });
     let mut random = Random(9);
     fixture.page_tokens = 4;
     fixture.sessions(&[8, 8], &[(input, 1.0), (query, 1.0), (key, 1.0), (value, 1.0)], &mut random);

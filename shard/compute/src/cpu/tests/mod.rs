@@ -71,6 +71,9 @@ struct Way {
     together: bool,
 }
 
+/// All rows of a session in one chunk.
+const WHOLE: usize = usize::MAX / 2;
+
 impl Fixture {
     fn new() -> Self {
         Self {
@@ -96,7 +99,7 @@ impl Fixture {
     fn tensor_of(&mut self, name: &str, usage: WeightUse, kind: TensorType, dims: &[usize], bytes: Vec<u8>) -> Weight {
         let dims: Vec<u64> = dims.iter().map(|dim| *dim as u64).collect();
         self.file.tensor(name, kind, &dims, bytes);
-        self.program.weight(WeightSpec { tensor: name.to_owned(), usage, rows: None })
+        self.program.weight(WeightSpec::whole(name, usage))
     }
 
     fn vector(&mut self, name: &str, values: &[f32]) -> Weight {
@@ -212,12 +215,19 @@ impl Fixture {
 
     /// Runs in many ways, asserts that all give the same bits, and returns them.
     fn run_in_all_ways(&self, outputs: &[Buffer]) -> Vec<Vec<Vec<f32>>> {
-        let plain = Way { isa: Isa::Scalar, threads: 1, chunk: usize::MAX / 2, together: false };
-        let expected = self.run(plain, outputs);
+        self.run_in_ways(&[(1, WHOLE, true), (2, 1, true), (3, 3, false), (2, 7, true), (3, WHOLE, false)], outputs)
+    }
+
+    /// The same for what depends on the cut into chunks.
+    fn run_whole_in_all_ways(&self, outputs: &[Buffer]) -> Vec<Vec<Vec<f32>>> {
+        self.run_in_ways(&[(1, WHOLE, true), (2, WHOLE, true), (3, WHOLE, false)], outputs)
+    }
+
+    /// Runs with so many threads, rows of a chunk, and sessions together or not.
+    fn run_in_ways(&self, ways: &[(usize, usize, bool)], outputs: &[Buffer]) -> Vec<Vec<Vec<f32>>> {
+        let expected = self.run(Way { isa: Isa::Scalar, threads: 1, chunk: WHOLE, together: false }, outputs);
         for isa in Isa::ALL.into_iter().filter(|isa| isa.is_available()) {
-            for (threads, chunk, together) in
-                [(1, plain.chunk, true), (2, 1, true), (3, 3, false), (2, 7, true), (3, plain.chunk, false)]
-            {
+            for &(threads, chunk, together) in ways {
                 let way = Way { isa, threads, chunk, together };
                 assert_eq!(bits(&self.run(way, outputs)), bits(&expected), "{way:?}");
             }

@@ -29,6 +29,25 @@ proptest! {
     }
 
     #[test]
+    fn split_undoes_join(rows in sessions(), left in 1usize..40, right in 1usize..40, seed in 1u64..) {
+        let (mut fixture, mut random) = (Fixture::new(), Random(seed));
+        let inputs = [("left", left), ("right", right)].map(|(name, width)| fixture.buffer(name, width));
+        let joined = fixture.buffer("joined", left + right);
+        let outputs = [left, right].map(|width| fixture.buffer("part", width));
+        let ([first, second], [one, other]) = (inputs, outputs);
+        fixture.record(Op::Join { first, second, output: joined });
+        fixture.record(Op::Split { input: joined, first: one, second: other });
+        fixture.sessions(&rows, &inputs.map(|input| (input, 3.0)), &mut random);
+        for (session, found) in fixture.run_in_all_ways(&[joined, one, other]).iter().enumerate() {
+            let [first, second] = inputs.map(|input| fixture.given(session, input));
+            let rows = first.chunks(left).zip(second.chunks(right));
+            let both: Vec<f32> = rows.flat_map(|(left, right)| [left, right].concat()).collect();
+            prop_assert_eq!(&found[0], &both);
+            prop_assert_eq!((&found[1][..], &found[2][..]), (first, second));
+        }
+    }
+
+    #[test]
     fn gated_norm(rows in sessions(), heads in 1usize..5, head_dim in 1usize..70, seed in 1u64..) {
         let (mut fixture, mut random) = (Fixture::new(), Random(seed));
         let width = heads * head_dim;

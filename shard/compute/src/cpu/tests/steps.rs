@@ -3,7 +3,7 @@
 use super::*;
 use crate::Error;
 use crate::device::NO_TOKEN;
-use crate::program::{CacheSpec, Heads, Rope, RopeStyle, StateSpec};
+use crate::program::{CacheSpec, Heads, Queries, Rope, RopeStyle, StateSpec};
 
 const VOCABULARY: usize = 10;
 const WIDTH: usize = 4;
@@ -16,7 +16,7 @@ fn fixture(memories: bool) -> (Fixture, [Buffer; 2]) {
     let values: Vec<f32> = (0..VOCABULARY * WIDTH).map(|value| value as f32).collect();
     let table = fixture.tensor("table", WeightUse::Table, &[WIDTH, VOCABULARY], &values);
     fixture.program.embeds = true;
-    fixture.program.stream = Some(stream);
+    fixture.program.input = Some(stream);
     fixture.record(Op::Embed { table, output: stream });
     fixture.record(Op::Gather { input: stream, output: hidden });
     if memories {
@@ -154,7 +154,7 @@ fn later_stages_take_rows_of_the_stream() {
     let mut fixture = Fixture::new();
     let stream = fixture.buffer("stream", WIDTH);
     let bias = fixture.vector("bias", &[1.0; WIDTH]);
-    fixture.program.stream = Some(stream);
+    fixture.program.input = Some(stream);
     fixture.record(Op::AddBias { buffer: stream, bias });
     fixture.sessions = vec![Session { rows: 8, ..Session::default() }];
     let mut stage = fixture.load(Isa::detect(), 2);
@@ -167,6 +167,44 @@ fn later_stages_take_rows_of_the_stream() {
     let mut rows = [0.0; 8];
     stage.read(stream, 2..4, &mut rows).unwrap();
     assert_eq!(rows, [9.0, 10.0, 11.0, 12.0, 13.0, 14.0, 15.0, 16.0]);
+}
+
+/// One entry takes vectors, the other tokens; a run executes the operations of one of them.
+#[test]
+fn entries_are_run_apart() {
+    let (mut fixture, [stream, _]) = fixture(false);
+    let (taken, bias) = (fixture.buffer("taken", 2), fixture.vector("bias", &[1.0; 2]));
+    let scale = fixture.vector("scale", &[1.0; WIDTH]);
+    fixture.program.input = Some(taken);
+    fixture.program.cuts.push(fixture.program.ops.len());
+    fixture.record(Op::AddBias { buffer: taken, bias });
+    fixture.program.cuts.push(fixture.program.ops.len());
+    fixture.record(Op::AddBias { buffer: stream, bias: scale });
+    let mut stage = fixture.load(Isa::detect(), 2);
+    let step = good();
+    let inputs = StepInputs {
+        chunks: &step.chunks,
+        tokens: &step.tokens,
+        vectors: &step.vectors,
+        positions: &step.positions,
+        wanted: &step.wanted,
+    };
+    let read = |stage: &mut CpuStage, buffer, width| {
+        let mut values = vec![0.0; width];
+        stage.read(buffer, 1..2, &mut values).unwrap();
+        values
+    };
+    stage.run_entry(0, &inputs).unwrap();
+    assert_eq!(read(&mut stage, stream, WIDTH), [100.0, 101.0, 102.0, 103.0]);
+    let later = StepInputs { tokens: &[], ..inputs };
+    assert!(stage.run_entry(1, &inputs).unwrap_err().to_string().contains("tokens are 4, expected 0"));
+    assert!(stage.run_entry(0, &later).unwrap_err().to_string().contains("tokens are 0, expected 4"));
+    stage.run_entry(1, &later).unwrap();
+    assert_eq!(read(&mut stage, taken, 2), [103.0, 104.0]);
+    assert_eq!(read(&mut stage, stream, WIDTH), [100.0, 101.0, 102.0, 103.0], "the other entry's stay");
+    stage.run_entry(2, &later).unwrap();
+    assert_eq!(read(&mut stage, stream, WIDTH), [101.0, 102.0, 103.0, 104.0]);
+    assert!(matches!(stage.run_entry(3, &inputs), Err(Error::Unknown { what: "entry", id: 3, count: 3 })));
 }
 
 #[test]
@@ -226,18 +264,16 @@ fn what_a_page_held_before_has_no_effect() {
     let (query_heads, style) = (Heads { count: 1, dim: 4, stride: 4 }, RopeStyle::Adjacent);
     fixture.record(Op::RopeTable { rope, output: table });
     fixture.record(Op::StoreKeysValues {
-        query,
-        query_heads,
+        queries: Some(Queries { buffer: query, heads: query_heads, norm: None }),
         key,
         value,
-        query_norm: None,
         key_norm: None,
         epsilon: 1e-6,
         style,
         rope: table,
         cache,
     });
-    fixture.record(Op::Attention { query, query_heads, gate_offset: None, scale: 1.0, cache, output });
+    fixture.record(Op::Attention { query, query_heads, gate_offset: None, scale: 1.0, causal: true, cache, output });
     fixture.sessions = vec![Session { rows: 16, ..Session::default() }];
     let mut stage = fixture.load(Isa::detect(), 1);
     let mut run = |rows: usize, fill: f32| {

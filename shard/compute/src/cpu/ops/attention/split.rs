@@ -69,7 +69,7 @@ impl Attention {
         let values = &mut scratch.values[..padded];
         let mut total = [0.0; 2];
         let (row, _) = tile.place(query);
-        for start in (0..tile.chunk.start + row + 1).step_by(SEGMENT) {
+        for start in (0..tile.end(row)).step_by(SEGMENT) {
             let place = self.part_place(tile, member, query, start);
             // SAFETY: parts were kept before the barrier, and nobody writes them now.
             let (partial, part) = unsafe { tile.step.scratch.floats.part(place) }.split_at(padded);

@@ -65,7 +65,13 @@ impl Tile<'_> {
 
     /// Segments that the last row sees.
     pub(super) fn segments(&self) -> usize {
-        (self.chunk.start + self.rows.end).div_ceil(SEGMENT)
+        self.end(self.rows.end - 1).div_ceil(SEGMENT)
+    }
+
+    /// Where the keys end that a row of the chunk sees.
+    pub(super) fn end(&self, row: usize) -> usize {
+        let ChunkRows { start, rows, .. } = *self.chunk;
+        if self.operation.causal { start + row + 1 } else { start + rows }
     }
 
     pub(super) fn queries(&self) -> usize {
@@ -106,17 +112,17 @@ impl Tile<'_> {
         }
     }
 
-    /// How many keys of the segment at `start` a query sees: those up to its own position.
+    /// How many keys of the segment at `start` a query sees.
     fn visible(&self, query: usize, start: usize) -> usize {
         let (row, _) = self.place(query);
-        (self.chunk.start + row + 1).saturating_sub(start).min(SEGMENT)
+        self.end(row).saturating_sub(start).min(SEGMENT)
     }
 
     /// Takes up to [`WIDE`] queries from `first` on through one segment. Leaves their weighted values in
     /// `scratch.partial`; queries that see nothing of the segment have no part.
     pub(super) fn visit(&self, scratch: &mut Scratch<'_>, start: usize, first: usize) -> [Option<Part>; WIDE] {
         let count = WIDE.min(self.queries() - first);
-        // Rows ascend, so the first query sees the fewest keys: these are computed together.
+        // Rows ascend, so no query sees fewer keys than the first: these are computed together.
         let common = self.visible(first, start);
         let visible = |index: usize| self.visible(first + index, start);
         self.scores(scratch, start, 0..common, first, 0..count);

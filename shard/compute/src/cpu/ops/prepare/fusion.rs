@@ -15,18 +15,19 @@ use crate::program::{Buffer, Op, Product, Recorded};
 impl Preparation<'_> {
     /// All operations of the program, which were checked, with as few barriers as we know how.
     pub(super) fn fuse(&self) -> Vec<Fused> {
-        let ops = &self.program.ops;
         let mut all = Vec::new();
-        let mut first = 0;
-        while first < ops.len() {
-            let rest = &ops[first..];
-            let (operation, count, main) = self
-                .products(rest)
-                .or_else(|| self.delta_net(rest))
-                .or_else(|| self.routed_experts(rest))
-                .unwrap_or_else(|| (self.ready(&rest[0].op), 1, 0));
-            all.push(Fused { operation, main: first + main, operations: first..first + count });
-            first += count;
+        for entry in self.program.entries() {
+            let mut first = entry.start;
+            while first < entry.end {
+                let rest = &self.program.ops[first..entry.end];
+                let (operation, count, main) = self
+                    .products(rest)
+                    .or_else(|| self.delta_net(rest))
+                    .or_else(|| self.routed_experts(rest))
+                    .unwrap_or_else(|| (self.ready(&rest[0].op), 1, 0));
+                all.push(Fused { operation, main: first + main, operations: first..first + count });
+                first += count;
+            }
         }
         all
     }

@@ -8,7 +8,7 @@ use std::collections::HashSet;
 use super::super::convolve::MAX_TAPS;
 use super::Preparation;
 use crate::cpu::weights::Loaded;
-use crate::program::{Buffer, Cache, CacheSpec, Heads, Op, Product, RowSpace, State, StateSpec, Weight};
+use crate::program::{Buffer, Cache, CacheSpec, Heads, Op, Product, Queries, RowSpace, State, StateSpec, Weight};
 use crate::{Error, Result};
 
 impl Preparation<'_> {
@@ -84,6 +84,10 @@ impl Preparation<'_> {
                 self.assert_width(*output, self.program.width(*first) + self.program.width(*second), name);
                 Ok(())
             }
+            Op::Split { input, first, second } => {
+                self.assert_width(*input, self.program.width(*first) + self.program.width(*second), name);
+                Ok(())
+            }
             Op::Gather { input, output } => {
                 self.assert_width(*output, self.program.width(*input), name);
                 Ok(())
@@ -98,17 +102,17 @@ impl Preparation<'_> {
     }
 
     fn check_keys_values(&self, op: &Op, name: &str) -> Result<()> {
-        let Op::StoreKeysValues { query, query_heads, key, value, query_norm, key_norm, rope, cache, .. } = op else {
+        let Op::StoreKeysValues { queries, key, value, key_norm, rope, cache, .. } = op else {
             unreachable!("checked by the caller")
         };
         let CacheSpec { key_value_heads, key_dim, value_dim } = *self.cache(*cache);
-        self.assert_heads(*query, query_heads, name);
         self.assert_width(*key, key_value_heads * key_dim, name);
         self.assert_width(*value, key_value_heads * value_dim, name);
-        let rotating = self.program.width(*rope);
-        assert!(rotating <= query_heads.dim.min(key_dim), "{name} rotates more than a head has");
-        if let Some(weight) = *query_norm {
-            self.expect_vector(weight, query_heads.dim)?;
+        let shortest = queries.map_or(key_dim, |queries| queries.heads.dim.min(key_dim));
+        assert!(self.program.width(*rope) <= shortest, "{name} rotates more than a head has");
+        if let Some(Queries { buffer, heads, norm }) = queries {
+            self.assert_heads(*buffer, heads, name);
+            norm.map_or(Ok(()), |weight| self.expect_vector(weight, heads.dim))?;
         }
         key_norm.map_or(Ok(()), |weight| self.expect_vector(weight, key_dim))
     }
@@ -226,7 +230,9 @@ fn buffers_of(op: &Op) -> Vec<Buffer> {
         Op::Linear { input, ref products } => {
             std::iter::once(input).chain(products.iter().map(|product| product.output)).collect()
         }
-        Op::StoreKeysValues { query, key, value, rope, .. } => vec![query, key, value, rope],
+        Op::StoreKeysValues { queries, key, value, rope, .. } => {
+            queries.map(|queries| queries.buffer).into_iter().chain([key, value, rope]).collect()
+        }
         Op::Attention { query, output, .. } => vec![query, output],
         Op::DeltaRule { input, alpha, beta, output, .. } => vec![input, alpha, beta, output],
         Op::GatedNorm { buffer, gate, .. } => vec![buffer, gate],
@@ -234,7 +240,9 @@ fn buffers_of(op: &Op) -> Vec<Buffer> {
         Op::Route { logits, output, .. } => vec![logits, output],
         Op::Experts { input, route, output, .. } => vec![input, route, output],
         Op::AddGated { input, gate, output } => vec![input, gate, output],
-        Op::Join { first, second, output } => vec![first, second, output],
+        Op::Join { first, second, output: joined } | Op::Split { input: joined, first, second } => {
+            vec![first, second, joined]
+        }
         Op::AddBias { buffer, .. } => vec![buffer],
     }
 }
