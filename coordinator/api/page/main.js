@@ -76,7 +76,8 @@ async function meet() {
     find("welcome-model").textContent = model.id;
     document.title = `${model.id} · Paceline`;
     find("key-form").hidden = true;
-    notice(model.capabilities.chat ? undefined : "This model has no chat template: it completes texts, but it does not chat.");
+    const mute = "This model has no chat template: it completes texts, but it does not chat.";
+    notice(model.capabilities.chat ? undefined : mute);
   } catch (error) {
     if (error.status === 401) wantKey(error.message);
     else notice(error.message);

@@ -7,7 +7,8 @@ import { Markdown } from "./markdown.js";
 export function question(text, onedit) {
   const body = element("div", { class: "bubble" }, text);
   const edit = onedit && action("Edit", () => change(view, text, onedit), { "aria-label": "Edit this question" });
-  const view = element("article", { class: "question", "aria-label": "You" }, body, tools(copyButton(() => text, "this question"), edit));
+  const below = tools(copyButton(() => text, "this question"), edit);
+  const view = element("article", { class: "question", "aria-label": "You" }, body, below);
   return view;
 }
 
@@ -123,7 +124,8 @@ function figures({ usage, timings }) {
   const parts = [plural(usage.completion_tokens, "token")];
   if (timings.predicted_per_second > 0) parts.push(`${number(timings.predicted_per_second)} tokens/s`);
   parts.push(`first after ${number(timings.queued_ms + timings.prompt_ms)} ms`);
-  parts.push(`prompt ${number(usage.prompt_tokens)}, ${number(cached)} cached${cached > 0 ? ` (${timings.cache_tier})` : ""}`);
+  const tier = cached > 0 ? ` (${timings.cache_tier})` : "";
+  parts.push(`prompt ${number(usage.prompt_tokens)}, ${number(cached)} cached${tier}`);
   if (timings.draft_n > 0) parts.push(`drafts ${number(timings.draft_n_accepted)} of ${number(timings.draft_n)}`);
   return parts.join(" · ");
 }

@@ -21,7 +21,11 @@ export class Row {
   #caches = element("section");
   #nodes = element("section");
   #changes = element("section");
-  #body = element("div", { class: "row-body", hidden: true }, this.#strip, this.#figures, this.#list, this.#caches, this.#nodes, this.#changes);
+  #body = element(
+    "div",
+    { class: "row-body", hidden: true },
+    ...[this.#strip, this.#figures, this.#list, this.#caches, this.#nodes, this.#changes],
+  );
   #stages = [];
   #happened = [];
   #before;
@@ -70,7 +74,8 @@ export class Row {
     if (draining) this.#say("waiting", "Ending: nobody is let in");
     else if (ready) this.#say("good", report.moving ? "Serving, and changing" : "Serving");
     else this.#say("bad", "Not serving");
-    this.#about.textContent = `${report.model} · ${report.architecture} · epoch ${report.epoch} · up ${duration(report.uptime_seconds)}`;
+    const { model, architecture, epoch, uptime_seconds: uptime } = report;
+    this.#about.textContent = `${model} · ${architecture} · epoch ${epoch} · up ${duration(uptime)}`;
     const lost = report.stages.filter((stage) => isLost(report, stage));
     this.#faulty(report, lost);
     if (before) for (const change of changes(before, report)) this.#note(change);
@@ -125,15 +130,17 @@ export class Row {
   #count(report, rates) {
     const { running, slots, waiting, pages, pages_used: used, pages_reserved: promised, drafts } = report;
     const speed = (value) => (value === undefined ? "–" : number(value));
-    const accepted = drafts.run === 0 ? "–" : `${Math.round((drafts.accepted / drafts.run) * 100)}%`;
-    const waits = rates && rates.creditWait > 0.005 ? `${Math.round(rates.creditWait * 100)}% of the time one more was ready` : "";
+    const percent = (part) => `${Math.round(part * 100)}%`;
+    const more = (count, word) => (count > 0 ? `, ${number(count)} ${word}` : "");
+    const { run, accepted } = drafts;
+    const waits = rates && rates.creditWait > 0.005 && `${percent(rates.creditWait)} of the time one more was ready`;
     this.#figures.replaceChildren(
-      ...figure("Answers", speed(rates?.answers), "tokens/s"),
-      ...figure("Prompts", speed(rates?.prompts), "tokens/s"),
-      ...figure("Sessions", `${running}`, `of ${slots}${waiting > 0 ? `, ${waiting} waiting` : ""}`, share(running, slots)),
-      ...figure("Steps in flight", `${report.steps_in_flight}`, `of ${report.credits}`, dots(report), waits),
-      ...figure("Pages", number(used), `of ${number(pages)}${promised > 0 ? `, ${number(promised)} promised` : ""}`, share(used + promised, pages)),
-      ...figure("Drafts right", accepted, drafts.run === 0 ? "none yet" : `of ${number(drafts.run)}`, share(drafts.accepted, drafts.run)),
+      figure("Answers", speed(rates?.answers), "tokens/s"),
+      figure("Prompts", speed(rates?.prompts), "tokens/s"),
+      figure("Sessions", `${running}`, `of ${slots}${more(waiting, "waiting")}`, share(running, slots)),
+      figure("Steps in flight", `${report.steps_in_flight}`, `of ${report.credits}`, dots(report), waits),
+      figure("Pages", number(used), `of ${number(pages)}${more(promised, "promised")}`, share(used + promised, pages)),
+      figure("Drafts right", run > 0 ? percent(accepted / run) : "–", `of ${number(run)}`, share(accepted, run)),
     );
   }
 
@@ -141,7 +148,8 @@ export class Row {
   #note(words) {
     const time = new Date().toLocaleTimeString("en-GB");
     this.#happened = [element("li", {}, element("time", {}, time), ` ${words}`), ...this.#happened].slice(0, CHANGES);
-    this.#changes.replaceChildren(element("h3", {}, "What happened"), element("ul", { class: "changes" }, ...this.#happened));
+    const list = element("ul", { class: "changes" }, ...this.#happened);
+    this.#changes.replaceChildren(element("h3", {}, "What happened"), list);
   }
 }
 
@@ -167,8 +175,8 @@ function changes(before, after) {
 }
 
 function figure(name, value, unit, below, more) {
-  const rest = [element("span", { class: "unit" }, ` ${unit}`), below, more && element("span", { class: "more" }, more)];
-  return [element("div", {}, element("dt", {}, name), element("dd", {}, element("strong", {}, value), ...rest))];
+  const rest = [" ", element("span", { class: "unit" }, unit), below, more && element("span", { class: "more" }, more)];
+  return element("div", {}, element("dt", {}, name), element("dd", {}, element("strong", {}, value), ...rest));
 }
 
 /** A bar that is full as far as a part is of a whole. */
@@ -208,6 +216,7 @@ function nodeList({ nodes, stages }) {
   const free = nodes.filter(({ node }) => !stages.some((stage) => stage.node === node));
   if (free.length === 0) return [];
   const duty = ({ drained, standby }) => (drained ? "drained" : standby ? "on standby" : "free");
-  const items = free.map((node) => element("li", {}, `${node.node.slice(0, 8)} on ${node.host} · ${node.device} · ${duty(node)}`));
+  const words = (node) => `${node.node.slice(0, 8)} on ${node.host} · ${node.device} · ${duty(node)}`;
+  const items = free.map((node) => element("li", {}, words(node)));
   return [element("h3", {}, "Nodes without layers"), element("ul", { class: "changes" }, ...items)];
 }

@@ -21,7 +21,7 @@ export const key = {
   forget: () => passing.removeItem(KEY),
 };
 
-/** Asks for a page; sends `body` as JSON where there is one. Fails with a Refusal, or with an AbortError by `signal`. */
+/** Asks for a page; sends `body` as JSON where there is one. Fails with a Refusal, or by `signal` with AbortError. */
 export async function ask(path, body, signal) {
   const headers = {};
   if (key.get()) headers.authorization = `Bearer ${key.get()}`;
@@ -41,7 +41,8 @@ export async function ask(path, body, signal) {
 async function refusal(response) {
   const text = await response.text().catch(() => "");
   const wait = Number.parseInt(response.headers.get("retry-after"), 10);
-  return new Refusal(response.status, told(text) ?? `The server answers ${response.status}.`, wait >= 0 ? wait : undefined);
+  const words = told(text) ?? `The server answers ${response.status}.`;
+  return new Refusal(response.status, words, wait >= 0 ? wait : undefined);
 }
 
 /** The server's own words, out of the body of an error. */

@@ -1,5 +1,5 @@
-// What is asked for with every question: the system prompt, thinking, and how tokens are chosen. What is left empty is not
-// sent, and the server's own settings hold; what it does not take it says itself.
+// What is asked for with every question: the system prompt, thinking, and how tokens are chosen. What is left empty is
+// not sent, and the server's own settings hold; what it does not take it says itself.
 
 import { find } from "./element.js";
 import { key } from "./service.js";

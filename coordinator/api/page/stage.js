@@ -32,7 +32,9 @@ export class Stage {
   element;
 
   constructor({ card, index }) {
-    const chart = { viewBox: `0 0 ${SAMPLES - 1} ${HEIGHT}`, preserveAspectRatio: "none", class: "chart", "aria-hidden": "true" };
+    const viewBox = `0 0 ${SAMPLES - 1} ${HEIGHT}`;
+    const chart = { viewBox, preserveAspectRatio: "none", class: "chart", "aria-hidden": "true" };
+    const names = [element("h3", {}, `Stage ${index}`), element("span", {}, `layers ${layers(card)}`)];
     const node = card.node && element("span", { class: "node", title: card.node }, ` · ${card.node.slice(0, 8)}`);
     this.element = element(
       "li",
@@ -40,7 +42,7 @@ export class Stage {
       element(
         "div",
         { class: "card" },
-        element("div", { class: "head" }, element("h3", {}, `Stage ${index}`), element("span", {}, `layers ${layers(card)}`), this.#busy),
+        element("div", { class: "head" }, ...names, this.#busy),
         element("p", { class: "where" }, element("span", {}, card.host), node, ` · ${card.device}`),
         this.#lost,
         drawing("svg", chart, this.#area, this.#line),
@@ -65,7 +67,8 @@ export class Stage {
 
   #draw() {
     const first = SAMPLES - this.#samples.length;
-    const points = this.#samples.map((share, index) => `${first + index},${(HEIGHT - 1 - share * (HEIGHT - 2)).toFixed(1)}`);
+    const height = (share) => (HEIGHT - 1 - share * (HEIGHT - 2)).toFixed(1);
+    const points = this.#samples.map((share, index) => `${first + index},${height(share)}`);
     this.#line.setAttribute("points", points.join(" "));
     this.#area.setAttribute("points", [`${first},${HEIGHT}`, ...points, `${SAMPLES - 1},${HEIGHT}`].join(" "));
   }

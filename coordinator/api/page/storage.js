@@ -1,5 +1,5 @@
-// What the browser keeps: for good, or as long as the tab is open. Browsers may be told to keep nothing; then it is kept as
-// long as the page is.
+// What the browser keeps: for good, or as long as the tab is open. Browsers may be told to keep nothing; then it is
+// kept as long as the page is.
 
 class Memory {
   #items = new Map();
