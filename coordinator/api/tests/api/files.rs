@@ -1,6 +1,7 @@
 //! The page for browsers: its files, and what is said with them.
 
 use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
 
 use paceline_api::ApiConfig;
 
@@ -30,12 +31,11 @@ async fn files(service: &Service) -> BTreeMap<String, Response> {
     let mut files = BTreeMap::new();
     let mut wanted = vec!["/".to_owned()];
     while let Some(path) = wanted.pop() {
-        if !files.contains_key(&path) {
-            let file = browse(service, "GET", &path, "").await;
-            assert_eq!(file.status, 200, "{path}");
-            wanted.extend(named(&file.body));
-            files.insert(path, file);
-        }
+        let Entry::Vacant(place) = files.entry(path) else { continue };
+        let file = browse(service, "GET", place.key(), "").await;
+        assert_eq!(file.status, 200, "{}", place.key());
+        wanted.extend(named(&file.body));
+        place.insert(file);
     }
     assert!(files.len() > 10, "only {:?}", files.keys());
     files
