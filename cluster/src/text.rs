@@ -10,7 +10,7 @@ pub(crate) fn ready(model: &ModelCard, stages: &[StageCard], url: &str) -> Strin
     let mut text = format!("\n{} · {} · {parameters} parameters · {size}\n", model.id, model.architecture);
     text += &table(stages);
     let _ = writeln!(text, "  context of a session: {} tokens", model.context);
-    let _ = writeln!(text, "\nlistening on {url}   try:");
+    let _ = writeln!(text, "\nlistening on {url}   open it in a browser, or try:");
     let body = r#"{"messages":[{"role":"user","content":"Hello!"}]}"#;
     let _ = writeln!(text, "  curl {url}/v1/chat/completions -H 'content-type: application/json' -d '{body}'");
     text

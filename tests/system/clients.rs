@@ -4,17 +4,25 @@ use std::process::Command;
 
 use crate::program::{Server, root};
 
-/// Runs a script with the server's address; skips aloud where its client is not installed, but never in CI.
+/// Whether a package of Python is there; skips aloud where it is not, but never in CI.
+pub(crate) fn has_package(package: &str) -> bool {
+    let found = Command::new("python3").args(["-c", &format!("import {package}")]).output();
+    let found = found.is_ok_and(|output| output.status.success());
+    if !found {
+        assert!(std::env::var_os("CI").is_none(), "python3 with {package} must be there in CI");
+        eprintln!("skipped: python3 with the package {package} is not installed");
+    }
+    found
+}
+
+/// Runs a script with the server's address.
 fn client(package: &str, script: &str) {
     client_with(package, script, &["--sessions", "4"], &[]);
 }
 
 /// The same with flags of the server and arguments of the script.
 fn client_with(package: &str, script: &str, flags: &[&str], arguments: &[&str]) {
-    let found = Command::new("python3").args(["-c", &format!("import {package}")]).output();
-    if !found.is_ok_and(|output| output.status.success()) {
-        assert!(std::env::var_os("CI").is_none(), "python3 with {package} must be there in CI");
-        eprintln!("skipped: python3 with the package {package} is not installed");
+    if !has_package(package) {
         return;
     }
     let server = Server::start(flags);

@@ -17,6 +17,7 @@ mod hanging;
 mod http;
 mod leaving;
 mod logs;
+mod page;
 mod pausing;
 mod program;
 mod restarts;

@@ -12,10 +12,11 @@ use actix_web::web;
 use crate::caller::{Account, Caller};
 use crate::error::{Error, Result};
 use crate::keys::ApiKeys;
+use crate::page;
 use crate::server::Api;
 
-/// The pages that need no key: whoever restarts servers must be able to see them.
-const OPEN_PATHS: [&str; 2] = ["/health", "/live"];
+/// The pages that need no key: whoever restarts servers must be able to see them, and the page for browsers asks for the key.
+const OPEN_PATHS: [&str; 3] = ["/", "/health", "/live"];
 
 /// Lets requests with a key through as long as the key may make more, and those to the open pages.
 pub(crate) async fn authorize(
@@ -25,11 +26,13 @@ pub(crate) async fn authorize(
 ) -> std::result::Result<ServiceResponse<BoxBody>, actix_web::Error> {
     let admitted = admit(&api.config.api_keys, &request);
     match admitted {
-        Err(error) if !OPEN_PATHS.contains(&request.path()) => {
-            Ok(ServiceResponse::from_err(error, request.into_parts().0))
-        }
+        Err(error) if !is_open(request.path()) => Ok(ServiceResponse::from_err(error, request.into_parts().0)),
         _ => Ok(next.call(request).await?.map_into_boxed_body()),
     }
+}
+
+fn is_open(path: &str) -> bool {
+    OPEN_PATHS.contains(&path) || path.starts_with(page::FOLDER)
 }
 
 /// Finds out who calls, and counts what asks for work.

@@ -21,6 +21,7 @@ mod messages;
 mod models;
 mod observe;
 mod openapi;
+mod page;
 mod prompt;
 mod responses;
 mod reuse;

@@ -9,7 +9,7 @@ use actix_web::HttpResponse;
 use serde::Serialize;
 use utoipa::{OpenApi, ToSchema};
 
-use crate::{cache, chat, completions, messages, models, responses, scale, status, tokenize};
+use crate::{cache, chat, completions, messages, models, page, responses, scale, status, tokenize};
 
 /// Made once; it never changes.
 static DESCRIPTION: LazyLock<String> = LazyLock::new(|| {
@@ -34,7 +34,8 @@ static DESCRIPTION: LazyLock<String> = LazyLock::new(|| {
         models::show,
         tokenize::tokenize,
         tokenize::detokenize,
-        status::hello,
+        page::show,
+        page::file,
         status::health,
         status::live,
         status::metrics,

@@ -15,7 +15,7 @@ use tokio::time::interval;
 use crate::config::ApiConfig;
 use crate::error::{Error, Result};
 use crate::responses::{self, Kept};
-use crate::{access, cache, chat, completions, messages, models, observe, openapi, scale, status, tokenize};
+use crate::{access, cache, chat, completions, messages, models, observe, openapi, page, scale, status, tokenize};
 
 /// How often samples of histograms are put in their buckets when nobody reads the metrics: until then each sample
 /// takes memory of its own.
@@ -142,35 +142,36 @@ fn cors(origins: &[String]) -> Cors {
 
 fn pages(config: &mut web::ServiceConfig) {
     config
-        .service(page("/", web::get().to(status::hello), "GET"))
-        .service(page("/openapi.json", web::get().to(openapi::show), "GET"))
-        .service(page("/health", web::get().to(status::health), "GET"))
-        .service(page("/live", web::get().to(status::live), "GET"))
-        .service(page("/metrics", web::get().to(status::metrics), "GET"))
-        .service(page("/admin/v1/status", web::get().to(status::report), "GET"))
-        .service(page("/admin/v1/scale", web::post().to(scale::create), "POST"))
-        .service(page("/admin/v1/cache", web::get().to(cache::list), "GET"))
-        .service(page("/admin/v1/cache/pin", web::post().to(cache::pin), "POST"))
-        .service(page("/admin/v1/cache/unpin", web::post().to(cache::unpin), "POST"))
-        .service(page("/admin/v1/cache/drop", web::post().to(cache::forget), "POST"))
-        .service(page("/v1/models", web::get().to(models::list), "GET"))
-        .service(page("/v1/models/{id:.+}", web::get().to(models::show), "GET"))
-        .service(page("/v1/chat/completions", web::post().to(chat::create), "POST"))
-        .service(page("/v1/completions", web::post().to(completions::create), "POST"))
-        .service(page("/v1/messages", web::post().to(messages::create), "POST"))
-        .service(page("/v1/messages/count_tokens", web::post().to(messages::count), "POST"))
-        .service(page("/v1/responses", web::post().to(responses::create), "POST"))
+        .service(resource("/", web::get().to(page::show), "GET, HEAD").route(web::head().to(page::show)))
+        .service(resource("/page/{name}", web::get().to(page::file), "GET, HEAD").route(web::head().to(page::file)))
+        .service(resource("/openapi.json", web::get().to(openapi::show), "GET"))
+        .service(resource("/health", web::get().to(status::health), "GET"))
+        .service(resource("/live", web::get().to(status::live), "GET"))
+        .service(resource("/metrics", web::get().to(status::metrics), "GET"))
+        .service(resource("/admin/v1/status", web::get().to(status::report), "GET"))
+        .service(resource("/admin/v1/scale", web::post().to(scale::create), "POST"))
+        .service(resource("/admin/v1/cache", web::get().to(cache::list), "GET"))
+        .service(resource("/admin/v1/cache/pin", web::post().to(cache::pin), "POST"))
+        .service(resource("/admin/v1/cache/unpin", web::post().to(cache::unpin), "POST"))
+        .service(resource("/admin/v1/cache/drop", web::post().to(cache::forget), "POST"))
+        .service(resource("/v1/models", web::get().to(models::list), "GET"))
+        .service(resource("/v1/models/{id:.+}", web::get().to(models::show), "GET"))
+        .service(resource("/v1/chat/completions", web::post().to(chat::create), "POST"))
+        .service(resource("/v1/completions", web::post().to(completions::create), "POST"))
+        .service(resource("/v1/messages", web::post().to(messages::create), "POST"))
+        .service(resource("/v1/messages/count_tokens", web::post().to(messages::count), "POST"))
+        .service(resource("/v1/responses", web::post().to(responses::create), "POST"))
         .service(
-            page("/v1/responses/{id}", web::get().to(responses::show), "GET, DELETE")
+            resource("/v1/responses/{id}", web::get().to(responses::show), "GET, DELETE")
                 .route(web::delete().to(responses::remove)),
         )
-        .service(page("/v1/responses/{id}/input_items", web::get().to(responses::input_items), "GET"))
-        .service(page("/tokenize", web::post().to(tokenize::tokenize), "POST"))
-        .service(page("/detokenize", web::post().to(tokenize::detokenize), "POST"));
+        .service(resource("/v1/responses/{id}/input_items", web::get().to(responses::input_items), "GET"))
+        .service(resource("/tokenize", web::post().to(tokenize::tokenize), "POST"))
+        .service(resource("/detokenize", web::post().to(tokenize::detokenize), "POST"));
 }
 
 /// A page that says which method it takes.
-fn page(path: &str, route: Route, allowed: &'static str) -> Resource {
+fn resource(path: &str, route: Route, allowed: &'static str) -> Resource {
     web::resource(path).route(route).default_service(web::to(move |request: HttpRequest| async move {
         let (method, path) = (request.method().clone(), request.path().to_owned());
         Err::<&str, _>(Error::MethodNotAllowed { method, path, allowed })

@@ -1,4 +1,4 @@
-//! `GET /health`, `GET /live`, `GET /admin/v1/status`, `GET /metrics` and the list of pages at `GET /`.
+//! `GET /health`, `GET /live`, `GET /admin/v1/status` and `GET /metrics`.
 
 use actix_web::http::StatusCode;
 use actix_web::{HttpRequest, HttpResponse, web};
@@ -206,41 +206,4 @@ fn measure_cache(cache: &CacheStatus) {
     counter!("paceline_cache_evictions_total", "tier" => "device", "kind" => "snapshot").absolute(snapshots);
     counter!("paceline_cache_lookups_total").absolute(cache.lookups);
     counter!("paceline_cache_reread_tokens_total").absolute(cache.reread_tokens);
-}
-
-/// What there is.
-#[utoipa::path(
-    get,
-    path = "/",
-    responses(
-        (status = 200, description = "The pages", body = String, content_type = "text/plain"),
-        (status = "default", description = "Why not", body = crate::openapi::ErrorBody),
-    ),
-)]
-pub(crate) async fn hello(api: web::Data<Api>) -> HttpResponse {
-    let model = api.engine.model();
-    HttpResponse::Ok().content_type("text/plain; charset=utf-8").body(format!(
-        "Paceline {} serves {}.\n\n\
-         POST /v1/chat/completions   answer a conversation\n\
-         POST /v1/completions        continue a text\n\
-         POST /v1/responses          answer a conversation, and keep it\n\
-         GET  /v1/responses/{{id}}     a response that is kept; DELETE forgets it\n\
-         GET  /v1/responses/{{id}}/input_items   what it was asked with\n\
-         POST /v1/messages           answer a conversation, as Anthropic's clients ask\n\
-         POST /v1/messages/count_tokens   its tokens\n\
-         GET  /v1/models             the model\n\
-         GET  /v1/models/{{id}}        the model, by name\n\
-         GET  /openapi.json          the description of all pages\n\
-         POST /tokenize              text or messages to tokens\n\
-         POST /detokenize            tokens to text\n\
-         GET  /health                whether requests are served\n\
-         GET  /live                  whether the service answers at all\n\
-         GET  /metrics               metrics for Prometheus\n\
-         GET  /admin/v1/status       what every stage holds and does\n\
-         POST /admin/v1/scale        add, drain or remove nodes, or place the layers anew\n\
-         GET  /admin/v1/cache        what is remembered (?limit=50)\n\
-         POST /admin/v1/cache/pin    keep a text in memory; unpin and drop likewise\n",
-        env!("CARGO_PKG_VERSION"),
-        model.id,
-    ))
 }

@@ -7,6 +7,7 @@ mod cache;
 mod chat;
 mod client;
 mod completions;
+mod files;
 mod harness;
 mod leaving;
 mod messages;

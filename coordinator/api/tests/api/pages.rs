@@ -176,12 +176,13 @@ async fn the_first_page_lists_the_others() {
 }
 
 #[tokio::test]
-async fn keys_open_everything_but_health_which_is_open() {
+async fn keys_open_everything_but_health_and_the_page_which_are_open() {
     let api_keys = ApiKeys::new(["secret", "other"].map(ApiKey::new));
     let service = Service::start(ApiConfig { api_keys, ..ApiConfig::default() });
     for (path, key, status) in [
         ("/v1/models", "", 401),
-        ("/", "", 401),
+        ("/", "", 200),
+        ("/page/main.js", "", 200),
         ("/no/such/page", "", 401),
         ("/admin/v1/status", "", 401),
         ("/metrics", "", 401),
