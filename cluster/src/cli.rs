@@ -3,6 +3,7 @@
 mod api;
 mod cache;
 mod cluster;
+mod doctor;
 mod draft;
 mod eval;
 mod scale;
@@ -20,6 +21,7 @@ pub(crate) use crate::disk::CacheDisk;
 pub(crate) use api::{ApiArgs, OnOff};
 pub(crate) use cache::{CacheAction, CacheArgs};
 pub(crate) use cluster::{CoordinatorArgs, LinkChoice, ShardArgs, TokenArgs, TokenCommand};
+pub(crate) use doctor::{DoctorArgs, LockArgs};
 pub(crate) use draft::{DraftArgs, DraftSource};
 pub(crate) use eval::{EvalArgs, EvalCommand, EvalKvArgs, PerplexityArgs, ReadingArgs, SelfcheckArgs};
 pub(crate) use scale::{DrainArgs, RebalanceArgs, ScaleArgs, ServiceArgs};
@@ -101,6 +103,8 @@ pub(crate) enum Command {
     Eval(EvalArgs),
     /// Run a text in many ways that must give the same bits, on this machine.
     Selfcheck(SelfcheckArgs),
+    /// Say what of this host keeps it from serving models well, and what to do about it.
+    Doctor(DoctorArgs),
 }
 
 impl Command {
@@ -111,6 +115,16 @@ impl Command {
                 api.audit_log.as_deref()
             }
             _ => None,
+        }
+    }
+
+    /// Whether the program's memory is to be kept from being swapped out.
+    pub(crate) fn locks_memory(&self) -> bool {
+        match self {
+            Self::Serve(ServeArgs { lock, .. })
+            | Self::Coordinator(CoordinatorArgs { lock, .. })
+            | Self::Shard(ShardArgs { lock, .. }) => lock.mlock,
+            _ => false,
         }
     }
 
@@ -133,6 +147,7 @@ impl Command {
             Self::Bench(_) => "bench",
             Self::Eval(_) => "eval",
             Self::Selfcheck(_) => "selfcheck",
+            Self::Doctor(_) => "doctor",
         }
     }
 }
@@ -244,6 +259,8 @@ pub(crate) struct ServeArgs {
     /// process; no other process may have the same folder.
     #[arg(long, value_name = "FOLDER:SIZE")]
     pub(crate) cache_disk: Option<CacheDisk>,
+    #[command(flatten)]
+    pub(crate) lock: LockArgs,
 }
 
 /// `paceline run`.

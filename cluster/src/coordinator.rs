@@ -47,8 +47,10 @@ use crate::{host, layout, leftovers, model, row};
 use actor::Settings;
 use offer::Offer;
 
+/// The port at which shards join, if no other is said.
+pub(crate) const CONTROL_PORT: u16 = 7070;
 /// The data endpoint's port, beside the control plane's.
-const DATA_PORT: u16 = 7071;
+pub(crate) const DATA_PORT: u16 = 7071;
 /// Streams of one connection: a node needs one or two.
 const STREAMS: u32 = 8;
 /// Connections to the control plane that wait to be served.

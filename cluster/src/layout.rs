@@ -17,7 +17,7 @@ use crate::{host, model};
 /// The context of a session if none is asked for: enough for a conversation, little memory.
 const USUAL_CONTEXT: usize = 8192;
 /// Memory left to everything that is not planned: the program, the vocabulary, text.
-const MARGIN: u64 = 256 << 20;
+pub(crate) const MARGIN: u64 = 256 << 20;
 /// The most rows of a prompt in a step; buffers grow with it.
 const MOST_PREFILL_ROWS: usize = 8192;
 

@@ -12,6 +12,7 @@ mod coordinator;
 #[cfg(test)]
 mod deployed;
 mod disk;
+mod doctor;
 mod eval;
 mod host;
 mod http;
@@ -77,6 +78,9 @@ fn start() -> anyhow::Result<ExitCode> {
 }
 
 fn carry_out(command: Command) -> anyhow::Result<()> {
+    if command.locks_memory() {
+        host::locking::lock_memory()?;
+    }
     match command {
         Command::Serve(arguments) => serve::serve(&arguments),
         Command::Coordinator(arguments) => coordinator::coordinator(&arguments),
@@ -94,5 +98,6 @@ fn carry_out(command: Command) -> anyhow::Result<()> {
         Command::Bench(arguments) => bench::bench(&arguments),
         Command::Eval(arguments) => eval::eval(&arguments.command),
         Command::Selfcheck(arguments) => selfcheck::selfcheck(&arguments),
+        Command::Doctor(arguments) => doctor::doctor(&arguments),
     }
 }

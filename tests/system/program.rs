@@ -95,6 +95,11 @@ impl Server {
         signal(&self.process, name);
     }
 
+    /// A file of the process's folder in `/proc`.
+    pub(crate) fn proc(&self, file: &str) -> String {
+        std::fs::read_to_string(format!("/proc/{}/{file}", self.process.id())).expect("it runs")
+    }
+
     /// Waits for the end.
     pub(crate) fn end(mut self) -> Option<i32> {
         self.process.wait().expect("it ends").code()
@@ -132,17 +137,22 @@ pub(crate) fn run(arguments: &[&str]) -> Output {
     Command::new(PACELINE).args(arguments).stdin(Stdio::null()).output().expect("the program starts")
 }
 
+/// What a program wrote.
+pub(crate) fn text(bytes: &[u8]) -> String {
+    String::from_utf8(bytes.to_vec()).expect("UTF-8")
+}
+
 /// What the program printed, if it succeeded.
 pub(crate) fn output(arguments: &[&str]) -> String {
     let output = run(arguments);
-    assert!(output.status.success(), "{arguments:?}: {}", String::from_utf8_lossy(&output.stderr));
-    String::from_utf8(output.stdout).expect("UTF-8")
+    assert!(output.status.success(), "{arguments:?}: {}", text(&output.stderr));
+    text(&output.stdout)
 }
 
 /// What the program complained about; it must fail without a panic.
 pub(crate) fn complaint(arguments: &[&str]) -> String {
     let output = run(arguments);
-    let text = String::from_utf8(output.stderr).expect("UTF-8");
+    let text = text(&output.stderr);
     let code = output.status.code();
     assert!(code.is_some_and(|code| code == 1 || code == 2), "{arguments:?} ended with {code:?}: {text}");
     assert!(!text.contains("panicked"), "{arguments:?}: {text}");

@@ -23,6 +23,7 @@ use tokio::time::timeout;
 use self::expected::ExpectedLinks;
 pub use self::expected::Pending;
 pub(crate) use self::greeting::greet;
+pub use self::quic::SOCKET_BYTES;
 pub(crate) use self::unix::connect as unix_connection;
 use crate::complaints::Complaints;
 use crate::hello::{Hello, Purpose};

@@ -17,7 +17,7 @@ mod pieces;
 mod remote;
 mod settings;
 
-pub use endpoint::{Endpoint, Pending};
+pub use endpoint::{Endpoint, Pending, SOCKET_BYTES};
 pub use error::{Error, Result};
 pub use link::{FrameReceiver, FrameSender, ReplySender};
 pub use memories::{Giving, MemoryReader, MemorySource, MemoryWriter, MoveKey, pipe};

@@ -1,13 +1,15 @@
 //! Flags of the commands that make a cluster of several processes.
 
-use std::net::{IpAddr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
 
 use clap::{Args, Subcommand, ValueEnum};
 use paceline_core::limits::STEP_DEADLINE;
 use paceline_proto::Activations;
 
-use super::{ApiArgs, CacheDisk, Isa, LayoutArgs, ModelArgs};
+use crate::coordinator::CONTROL_PORT;
+
+use super::{ApiArgs, CacheDisk, Isa, LayoutArgs, LockArgs, ModelArgs};
 
 /// `paceline coordinator`.
 #[derive(Debug, Args)]
@@ -19,7 +21,7 @@ pub(crate) struct CoordinatorArgs {
     #[command(flatten)]
     pub(crate) api: ApiArgs,
     /// Address at which shards join.
-    #[arg(long, default_value = "0.0.0.0:7070", value_name = "HOST:PORT")]
+    #[arg(long, default_value_t = SocketAddr::from((Ipv4Addr::UNSPECIFIED, CONTROL_PORT)), value_name = "HOST:PORT")]
     pub(crate) control: SocketAddr,
     /// Address of the data endpoint (UDP) [default: the control address with port 7071].
     #[arg(long, value_name = "HOST:PORT")]
@@ -44,6 +46,8 @@ pub(crate) struct CoordinatorArgs {
     pub(crate) link: LinkChoice,
     #[command(flatten)]
     pub(crate) state: StateArgs,
+    #[command(flatten)]
+    pub(crate) lock: LockArgs,
 }
 
 /// Where the coordinator keeps what must outlive it.
@@ -120,6 +124,8 @@ pub(crate) struct ShardArgs {
     /// At a signal, serve on for at most this long while the work is moved to others; 0 leaves at once.
     #[arg(long, default_value_t = 30, value_name = "SECONDS")]
     pub(crate) drain_timeout: u64,
+    #[command(flatten)]
+    pub(crate) lock: LockArgs,
 }
 
 /// Devices, as flags name them.

@@ -30,6 +30,9 @@ impl FileBytes {
         // other process changes the file is the documented duty of whoever runs the program; all that parsing relies
         // on for its own memory accesses is copied out of the map before it is checked.
         let map = unsafe { Mmap::map(&file) }.map_err(io_error)?;
+        // In a program that locks all of its memory, the file's pages would stay beside what is made of them. Where
+        // this is refused they do; nothing else changes.
+        let _ = map.unlock();
         Ok(FileBytes::Mapped(map))
     }
 

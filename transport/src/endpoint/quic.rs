@@ -23,8 +23,9 @@ use crate::memories::answer;
 use crate::remote::{QuicLink, Terms};
 use crate::{Error, LinkKey, LinkSettings, MoveKey, Result};
 
-/// The kernel's buffers: with its default, bursts of a few hundred kilobytes lose packets.
-const SOCKET_BYTES: usize = 8 << 20;
+/// Bytes that the kernel is asked to buffer for a data endpoint's socket, each way: with its default, bursts of a few
+/// hundred kilobytes lose packets.
+pub const SOCKET_BYTES: usize = 8 << 20;
 const KEEP_ALIVE: Duration = Duration::from_secs(2);
 const IDLE: Duration = Duration::from_secs(10);
 /// Bytes that may be under way: a prefill frame never waits for the receiver's permission.
