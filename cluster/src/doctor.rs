@@ -37,8 +37,11 @@ struct Host {
     reached: Vec<Reached>,
 }
 
+/// Looks at one thing.
+type Check = fn(&Host) -> Checked;
+
 /// What is looked at, in the order in which it is told.
-const CHECKS: [(&str, fn(&Host) -> Checked); 18] = [
+const CHECKS: [(&str, Check); 18] = [
     ("instructions", processor::instructions),
     ("cores", processor::cores),
     ("CPU quota", processor::quota),

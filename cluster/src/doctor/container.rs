@@ -114,5 +114,5 @@ fn group_driver(host: &Host) -> Result<Option<String>, Unknown> {
     };
     let settings: Value = serde_json::from_str(&text).map_err(|_| Unknown::senseless(CONFIGURATION))?;
     let options = settings["exec-opts"].as_array().into_iter().flatten().filter_map(Value::as_str);
-    Ok(options.filter_map(|option| option.strip_prefix("native.cgroupdriver=")).last().map(str::to_owned))
+    Ok(options.filter_map(|option| option.strip_prefix("native.cgroupdriver=")).next_back().map(str::to_owned))
 }

@@ -88,8 +88,8 @@ impl MadeUp {
         self
     }
 
-    /// As a virtual machine.
-    fn as_guest(self) -> Self {
+    /// The same as a virtual machine.
+    fn virtualized(self) -> Self {
         self.changed("proc/cpuinfo", "fpu", "fpu hypervisor")
     }
 
@@ -131,7 +131,7 @@ fn kernels_are_named_with_what_they_mean() {
     host.says("instructions", Good, "avx2", "");
     host.host.isa = Isa::Scalar;
     host.says("instructions", Warning, "no AVX2", "a host with AVX2");
-    host = host.as_guest();
+    host = host.virtualized();
     host.says("instructions", Warning, "no AVX2", "host-passthrough");
     host.host.has_vector_kernels = false;
     host.says("instructions", Warning, "x86-64 alone", "x86-64 host");
@@ -173,8 +173,8 @@ fn others_who_want_the_cores_are_noticed() {
     }
     // Of a real machine nothing can be stolen.
     assert_eq!(MadeUp::good().entry("stolen time"), None);
-    MadeUp::good().as_guest().says("stolen time", Good, "0.0%", "");
-    let stolen = MadeUp::good().as_guest().with("proc/stat", "cpu  100 0 50 800 5 0 5 40 0 0\n");
+    MadeUp::good().virtualized().says("stolen time", Good, "0.0%", "");
+    let stolen = MadeUp::good().virtualized().with("proc/stat", "cpu  100 0 50 800 5 0 5 40 0 0\n");
     stolen.says("stolen time", Warning, "4.0%", "dedicated cores");
     MadeUp::good().with("proc/stat", "cpu  1 2 3\n").says("stolen time", Note, "not known", "");
     let endless = format!("cpu  {0} {0} 0 0 0 0 0 0\n", u64::MAX);
@@ -196,8 +196,8 @@ fn clocks_that_follow_and_cores_that_sleep_are_noticed() {
         || (0..4).fold(MadeUp::good(), |host, core| host.without(&format!("sys/devices/system/cpu/cpu{core}")));
     hidden().says("clock", Note, "not known", "");
     hidden().says("idle states", Note, "not known", "");
-    hidden().as_guest().says("clock", Good, "a virtual machine is not shown", "");
-    hidden().as_guest().says("idle states", Good, "a virtual machine is not shown", "");
+    hidden().virtualized().says("clock", Good, "a virtual machine is not shown", "");
+    hidden().virtualized().says("idle states", Good, "a virtual machine is not shown", "");
     let state = "sys/devices/system/cpu/cpu0/cpuidle/state2";
     let deep = |disabled: &str| {
         let host = MadeUp::good().with(&format!("{state}/latency"), "133\n").with(&format!("{state}/name"), "C6\n");
