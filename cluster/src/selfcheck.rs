@@ -260,7 +260,7 @@ impl fmt::Display for Report {
         }
         writeln!(
             f,
-            "\n{:<8} {:<8} {:>6} {:>8} {:>14} {:>7}",
+            "\n{:<8} {:<24} {:>6} {:>8} {:>14} {:>7}",
             "kv type", "drafts", "shards", "answers", "right", "differ"
         )?;
         for drafted in drafted {

@@ -13,8 +13,6 @@ const USUAL_DRAFTS: usize = 15;
 /// Guesses of a block for multi-token prediction at most: it was trained for one token, and each further one is a guess
 /// from a guess.
 const MOST_OF_MTP: usize = 3;
-/// Guesses of a draft model at most: each costs a pass of it, and is right only where those before it are.
-const MOST_OF_MODEL: usize = 8;
 
 /// Guesses at the tokens that follow. They change how fast tokens come, and never which.
 #[derive(Debug, Clone, Args)]
@@ -49,13 +47,13 @@ pub(crate) enum DraftSource {
 }
 
 impl DraftSource {
-    /// As it is written.
+    /// As it is told; of a file without its folder.
     pub(crate) fn name(&self) -> String {
         match self {
             Self::None => "none".to_owned(),
             Self::Lookup => "lookup".to_owned(),
             Self::Mtp => "mtp".to_owned(),
-            Self::File(path) => path.display().to_string(),
+            Self::File(path) => path.file_name().unwrap_or(path.as_os_str()).to_string_lossy().into_owned(),
         }
     }
 }
@@ -110,7 +108,7 @@ impl DraftArgs {
             DraftSource::None => DraftSettings::NONE,
             DraftSource::Lookup => lookup,
             DraftSource::Mtp => DraftSettings { proposals: most.min(MOST_OF_MTP), ..lookup },
-            DraftSource::File(_) => DraftSettings { proposals: most.min(MOST_OF_MODEL), ..lookup },
+            DraftSource::File(_) => DraftSettings { proposals: most, ..lookup },
         })
     }
 }

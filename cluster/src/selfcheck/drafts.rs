@@ -135,6 +135,6 @@ impl fmt::Display for Drafted {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { kind, source, shards, answers, drafts, accepted, differences } = self;
         let right = format!("{accepted} of {drafts}");
-        write!(f, "{kind:<8} {source:<8} {shards:>6} {answers:>8} {right:>14} {:>7}", differences.len())
+        write!(f, "{kind:<8} {source:<24} {shards:>6} {answers:>8} {right:>14} {:>7}", differences.len())
     }
 }

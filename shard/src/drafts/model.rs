@@ -17,6 +17,9 @@ use paceline_proto::Drafted;
 use super::{Certain, Drafter, Reading, best, read};
 use crate::{Error, Result};
 
+/// Guesses in a row at most: each costs a pass of the model, and is right only where those before it are.
+const MOST_GUESSES: usize = 8;
+
 /// A model that drafts for another one.
 pub struct ModelDrafter {
     loaded: Box<dyn LoadedStage>,
@@ -83,6 +86,7 @@ impl Drafter for ModelDrafter {
 
     fn follow(&mut self, chunks: &[Certain<'_>], _features: &[f32]) -> Result<Vec<Vec<Drafted>>> {
         let logs = self.loaded.memory().logs;
+        let most = logs.tokens.min(MOST_GUESSES);
         let mut places = if logs.tokens > 0 { 0..logs.sessions } else { 0..0 };
         let reading = |(index, chunk)| self.reading(index, chunk, &mut places);
         let mut readings: Vec<Reading<'_>> = chunks.iter().enumerate().filter_map(reading).collect();
@@ -93,7 +97,7 @@ impl Drafter for ModelDrafter {
             for (row, reading) in readings.iter().filter(|reading| reading.guess).enumerate() {
                 let guess = best(self.loaded.as_mut(), self.logits, row, self.vocabulary)?;
                 let (chunk, guesses) = (&chunks[reading.chunk], &mut guesses[reading.chunk]);
-                if chunk.take(guess, guesses) && guesses.len() < logs.tokens {
+                if chunk.take(guess, guesses) && guesses.len() < most {
                     let before = reading.log.uncertain;
                     let log = ChunkLog { before, uncertain: before + 1, ..reading.log };
                     next.push(Reading { start: reading.end(), tokens: vec![guess.token], log, ..*reading });
