@@ -58,8 +58,9 @@ pub(crate) fn limits(placement: &Placement, prefill_rows: Option<usize>) -> Limi
     let usual = Limits::new(placement.stages.len(), sessions, pages, page_tokens, context);
     let (prefill_rows, snapshots) = (prefill_rows.unwrap_or(usual.prefill_rows), placement.cache.snapshots);
     let has_states = placement.state_per_session > 0;
-    let (log_sessions, log_tokens) = (logs.sessions, logs.tokens);
-    Limits { step_rows, step_wanted, prefill_rows, snapshots, has_states, log_sessions, log_tokens, ..usual }
+    let (log_sessions, log_tokens, chunk_drafts) = (logs.sessions, logs.tokens, logs.drafts());
+    let limits = Limits { step_rows, step_wanted, prefill_rows, snapshots, has_states, ..usual };
+    Limits { log_sessions, log_tokens, chunk_drafts, ..limits }
 }
 
 /// Where the layers go, in `memory` bytes or in what this host has free.

@@ -75,6 +75,10 @@ pub struct DraftStatus {
     pub declined: u64,
     /// Chunks with guesses.
     pub chunks: u64,
+    /// Chunks of guesses that were sent before it was known what became of those before them.
+    pub sent_ahead: u64,
+    /// Of these, chunks that were in vain.
+    pub void: u64,
 }
 
 /// What the stages keep on disks, all of them together.
@@ -213,8 +217,8 @@ pub struct StageStatus {
 
 impl DraftStatus {
     fn of(counts: &coordinator::SpeculationCounts) -> Self {
-        let coordinator::SpeculationCounts { drafts, accepted, chunks, declined } = *counts;
-        Self { run: drafts, accepted, declined, chunks }
+        let coordinator::SpeculationCounts { drafts, accepted, chunks, declined, sent_ahead, void } = *counts;
+        Self { run: drafts, accepted, declined, chunks, sent_ahead, void }
     }
 }
 

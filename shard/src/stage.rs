@@ -226,11 +226,13 @@ impl Stage {
         for operation in &frame.step.operations {
             self.apply(operation)?;
         }
+        // What becomes void here is among what the frame carries.
+        let carried = frame.step.chunks.iter().map(|chunk| self.place.carried(chunk)).collect();
         let is_cancelled = |session| self.open.is_cancelled(session);
         check_chunks(&mut frame.step, self.place, &mut self.sessions, &self.loaded.memory(), is_cancelled)?;
         self.feedback.drain();
         self.feedback.keep(|session| self.sessions.has(session));
-        self.collect(&mut frame)?;
+        self.collect(&mut frame, carried)?;
         self.compute(&frame.step)?;
         let passed = if self.place.last { self.finish(frame)? } else { self.pass_on(frame)? };
         self.next = StepId(self.next.0 + 1);
@@ -277,13 +279,14 @@ impl Stage {
         Ok(())
     }
 
-    /// Lays out the rows of all chunks that are still wanted, and voids the others.
-    fn collect(&mut self, frame: &mut Frame) -> Result<()> {
+    /// Lays out the rows of all chunks that are still wanted, and voids the others. `rows` says how many of the frame's
+    /// rows belong to each.
+    fn collect(&mut self, frame: &mut Frame, rows: Vec<usize>) -> Result<()> {
         let program = self.loaded.program();
         let width = program.input.map_or(0, |input| program.width(input));
         let mut carried = self.rows.begin(&frame.payload, width)?;
-        for chunk in &mut frame.step.chunks {
-            let vectors = if chunk.void { 0..0 } else { carried.take(self.place.carried(chunk))? };
+        for (chunk, rows) in frame.step.chunks.iter_mut().zip(rows) {
+            let vectors = carried.take(rows)?;
             chunk.void |= self.open.is_cancelled(chunk.session);
             if !chunk.void && self.place.first {
                 resolve(chunk, &self.sessions, &mut self.feedback)?;
@@ -374,9 +377,10 @@ impl Stage {
 }
 
 impl Place {
-    /// How many rows of the frame's payload belong to a chunk.
+    /// How many rows of the payload of a frame that arrives belong to a chunk.
     fn carried(self, chunk: &Chunk) -> usize {
         match &chunk.input {
+            _ if chunk.void => 0,
             ChunkInput::Rows { positions } => positions.len(),
             _ if self.first => 0,
             input => input.rows(),

@@ -9,7 +9,7 @@ use std::time::Duration;
 use paceline_compute::cpu::CpuDevice;
 use paceline_compute::device::{Device, LogSpec, MemorySpec};
 use paceline_core::coordinator::{Action, Event, Status};
-use paceline_core::drafts::{Draft, DraftSettings};
+use paceline_core::drafts::{CHUNKS_UNDER_WAY, Draft, DraftSettings};
 use paceline_core::session::{Action as SessionAction, Event as SessionEvent, Finish, Goal, Request, TokenGoal};
 use paceline_core::{Coordinator, Limits, Session};
 use paceline_gguf::{Gguf, KvType, ModelShape};
@@ -48,7 +48,7 @@ pub struct RowLayout {
     pub snapshot_stride: usize,
     /// How keys and values are stored.
     pub key_value_type: KvType,
-    /// Drafts of a session at once, from [`Row::guesses`]; two sessions may have some.
+    /// Drafts of a chunk, from [`Row::guesses`]; two sessions may have some, and some more in chunks sent ahead.
     pub drafts: usize,
     /// The folder and the bytes of a disk tier. It outlives the stages.
     pub disk: Option<(PathBuf, u64)>,
@@ -86,7 +86,8 @@ impl RowLayout {
         let usual = Limits::new(self.shards, self.slots, pages, page_tokens, self.context);
         Limits {
             log_sessions: self.slots.min(2),
-            log_tokens: self.drafts,
+            log_tokens: self.drafts * CHUNKS_UNDER_WAY,
+            chunk_drafts: self.drafts,
             step_wanted: usual.step_wanted + 2 * self.drafts,
             run_ahead: self.run_ahead,
             prefill_rows: self.prefill_rows,
@@ -147,7 +148,7 @@ pub struct Row {
     context: usize,
     /// What sessions think comes next, instead of what they find in their texts.
     pub guesses: Option<Guesses>,
-    /// Chunks that were voided by a cancel.
+    /// Chunks that came back void, because of a cancel or because they were sent ahead in vain.
     pub void_chunks: usize,
 }
 

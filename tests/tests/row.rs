@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use paceline_core::coordinator::SpeculationCounts;
-use paceline_core::drafts::Draft;
+use paceline_core::drafts::{CHUNKS_UNDER_WAY, Draft};
 use paceline_core::session::FinishReason;
 use paceline_gguf::{Gguf, KvType, ModelShape};
 use paceline_proto::{
@@ -91,7 +91,7 @@ fn guesses(expected: &[(Vec<u32>, Vec<Vec<u32>>)], right: u64) -> Guesses {
             let token = if (random >> 33) % 100 < right { *token } else { (*token + 1) % 320 };
             Draft { token, chance: 0.9 }
         };
-        text[got.min(text.len())..].iter().take(7).map(&mut guess).collect()
+        text[got.min(text.len())..].iter().take(7 * CHUNKS_UNDER_WAY).map(&mut guess).collect()
     })
 }
 
@@ -126,6 +126,54 @@ fn check_drafts(name: &str) {
         counts.drafts += drafts;
     }
     assert!(counts.accepted < counts.drafts, "{counts:?}");
+}
+
+/// Chunks sent ahead through four stages: the tokens and the bits of every row without drafts, with two sessions that come
+/// one after the other, a row that is lost, and one who leaves.
+#[test]
+fn drafts_behind_drafts_change_nothing() {
+    const LONG: usize = 60;
+    let (mut right, mut void) = (0, 0);
+    for name in ["mini16-Q8_0", "nano16-f32"] {
+        let model = model(name);
+        let plain = |session: usize| {
+            let mut row = Row::new(&model, &layout(1, false));
+            let id = row.start(session as u128, &prompt(session), LONG, sampling(session));
+            row.finish();
+            (row.answer(id).tokens.clone(), row.answer(id).logits.clone())
+        };
+        let expected: Vec<_> = (0..3).map(plain).collect();
+        for (drafts, chance) in [(1, 80), (3, 95), (3, 70), (7, 100)] {
+            let layout = RowLayout { drafts, caches: true, snapshots: 3, ..layout(4, false) };
+            let mut row = Row::new(&model, &layout);
+            row.guesses = Some(guesses(&expected, chance));
+            let start =
+                |row: &mut Row, session: usize| row.start(session as u128, &prompt(session), LONG, sampling(session));
+            let first = start(&mut row, 0);
+            (0..25).for_each(|_| _ = row.step());
+            let leaves = start(&mut row, 2);
+            (0..9).for_each(|_| _ = row.step());
+            row.leave(leaves);
+            row.fail();
+            row.replace(&layout);
+            row.finish();
+            let second = start(&mut row, 1);
+            row.finish();
+            for (id, (tokens, logits)) in [first, second].iter().zip(&expected) {
+                let answer = row.answer(*id);
+                assert_eq!(&answer.tokens, tokens, "{name}, {drafts} drafts, {chance}% right");
+                assert!(
+                    answer.logits[..LONG] == logits[..LONG],
+                    "{name}, {drafts} drafts, {chance}% right: other bits"
+                );
+            }
+            assert!(expected[2].0.starts_with(&row.answer(leaves).tokens));
+            assert!(row.is_clean());
+            let counts = row.status().speculation;
+            (right, void) = (right + counts.sent_ahead - counts.void, void + counts.void);
+        }
+    }
+    assert!(right > 20 && void > 20, "{void} chunks sent ahead were void, {right} were not");
 }
 
 #[test]

@@ -389,6 +389,34 @@ fn chunks_sent_ahead_say_the_same() {
     assert!(void > 20 && right > 20, "{void} chunks sent ahead were void, {right} were right");
 }
 
+/// A stage that finds the rows before a chunk sent ahead void takes that chunk out of the frame, and nobody else's rows.
+#[test]
+fn a_chunk_that_becomes_void_at_a_later_stage_changes_nobody() {
+    let model = model("nano16-f32");
+    let expected = plain(&model);
+    for (stages, void_from) in [(2, 1), (4, 1), (4, 2), (4, 3)] {
+        for first in [true, false] {
+            let mut row = Row::load(&model, stages, Isa::detect());
+            let (one, mut other) = (Talk::new(0), Talk::new(1));
+            row.run([one.opening(), other.opening()].concat(), Vec::new());
+            let drafts = expected[0].tokens[one.tokens.len()..][..3].to_vec();
+            let lost = row.try_run(Vec::new(), vec![one.chunk(&drafts)], void_from).expect("the stages run");
+            assert_eq!(lost.0, [Outcome::Void]);
+            let end = one.tokens.len() + drafts.len();
+            let ahead = Wanted::Verify(Verify { drafts: 5, ..Verify::default() });
+            let ahead = one.piece(end, expected[0].tokens[end..][..2].to_vec(), ahead);
+            let mut chunks = vec![ahead, other.chunk(&[])];
+            if !first {
+                chunks.reverse();
+            }
+            let (mut outcomes, logits) = row.run(Vec::new(), chunks);
+            assert_eq!(outcomes.remove(usize::from(!first)), Outcome::Void);
+            assert!(!other.take(outcomes.remove(0), &rows(&logits, 1)));
+            assert!(other.said[0] == expected[1].said[0], "{stages} stages, void from {void_from}");
+        }
+    }
+}
+
 /// Memories move while tokens are uncertain, from stages that are cut in one way to stages cut in another.
 #[test]
 fn logs_move_with_their_states() {

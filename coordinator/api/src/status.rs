@@ -169,6 +169,8 @@ fn measure(status: &Status) {
     counter!("paceline_drafts_accepted_total").absolute(status.drafts.accepted);
     counter!("paceline_drafts_declined_total").absolute(status.drafts.declined);
     counter!("paceline_draft_chunks_total").absolute(status.drafts.chunks);
+    counter!("paceline_draft_chunks_sent_ahead_total").absolute(status.drafts.sent_ahead);
+    counter!("paceline_draft_chunks_void_total").absolute(status.drafts.void);
     measure_cache(&status.cache);
 }
 

@@ -7,11 +7,13 @@
 //! sessions use what others have computed and leave what they have, `coordinator/positions.rs` where states are kept,
 //! `coordinator/following.rs` how those who begin alike wait for the first, `coordinator/tiers.rs` what goes to disks and
 //! comes back, `coordinator/growing.rs` how sessions get pages as they grow, `coordinator/running.rs` how run-ahead works,
-//! `coordinator/speculation.rs` how drafts are run, `coordinator/restoring.rs` how sessions outlive their row,
+//! `coordinator/speculation.rs` how drafts are run, `coordinator/ahead.rs` how further ones follow them before it is known
+//! what became of them, `coordinator/restoring.rs` how sessions outlive their row,
 //! `coordinator/switching.rs` how another
 //! row takes over while they run.
 
 mod admission;
+mod ahead;
 mod caching;
 mod compose;
 mod following;

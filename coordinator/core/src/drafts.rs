@@ -5,12 +5,14 @@
 //! which made some after it sampled; [`Drafter`] says which are the better ones and learns from what really followed.
 //! They go with the session's wish to the coordinator. It knows what a step of so many rows takes ([`Widths`]) and who
 //! else is in it, and runs as many of them as make the most tokens in the time ([`allot()`]): none, where they do not pay.
-//! Whether that is really so, and whether the tail is to be asked for any, is tried out ([`Trials`]).
+//! Whether that is really so, and whether the tail is to be asked for any, is tried out ([`Trials`]). Where stages would
+//! stand idle, further ones follow before it is known what became of the first ([`fill()`]).
 //! The tail samples row after row and stops where it disagrees, so drafts never change a text.
 
 mod allot;
 mod chances;
 mod drafter;
+mod filling;
 pub mod lookup;
 mod trials;
 mod widths;
@@ -18,12 +20,18 @@ mod widths;
 pub use allot::allot;
 pub use chances::Chances;
 pub use drafter::{DraftSettings, Drafter};
+pub use filling::{Load, fill};
 pub use trials::{Brought, Trials, Way};
 pub use widths::Widths;
 
 /// Drafts in one chunk at most, whatever is asked for: a chunk of so many more rows is no longer bound by reading
 /// weights on any device.
 pub const MOST_DRAFTS: usize = 32;
+
+/// Chunks of a session with drafts that are under way together, at most, in a row of several stages: the first, and those
+/// that are sent ahead of its result. Logs hold as many uncertain tokens, so more would cost memory; and what lies
+/// further ahead is rarely right.
+pub const CHUNKS_UNDER_WAY: usize = 3;
 
 /// A guess at a token that follows.
 #[derive(Debug, Clone, Copy, PartialEq)]

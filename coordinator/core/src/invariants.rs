@@ -87,6 +87,12 @@ pub enum Invariant {
     /// S14.
     #[error("S14: uncertain tokens fit the stages' logs")]
     LogsSuffice,
+    /// S15.
+    #[error("S15: a chunk sent ahead follows all that is sent of its session")]
+    AheadFollows,
+    /// S16.
+    #[error("S16: what was certain stays so")]
+    CertainStays,
 }
 
 /// An invariant that does not hold.
@@ -153,7 +159,7 @@ struct Open {
     samples: Option<StepId>,
 }
 
-/// Follows the steps of one epoch as a stage would, and checks S1 to S14 but for S12, which needs results.
+/// Follows the steps of one epoch as a stage would, and checks S1 to S16 but for S12, which needs results.
 #[derive(Debug)]
 pub struct StepStream {
     next: StepId,
@@ -298,6 +304,10 @@ impl StepStream {
         )?;
         let drafts = chunk.wanted.drafts() as usize;
         Invariant::LogsSuffice.holds(drafts <= self.log_tokens, format_args!("{drafts} of {session}"))?;
+        let follows = drafts < rows || (start == open.tokens && open.ran);
+        Invariant::AheadFollows.holds(follows, format_args!("{session} has {} and goes on at {start}", open.tokens))?;
+        let stays = open.certain + drafts <= start + rows;
+        Invariant::CertainStays.holds(stays, format_args!("{drafts} of {session} up to {} are not", start + rows))?;
         (open.tokens, open.certain) = (start + rows, start + rows - drafts);
         open.has_log |= drafts > 0;
         let room = open.pages.len() * self.page_tokens;

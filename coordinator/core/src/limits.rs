@@ -4,6 +4,8 @@ use std::time::Duration;
 
 use paceline_proto::EntryKey;
 
+use crate::drafts::MOST_DRAFTS;
+
 /// Waiting sessions: beyond some hundreds a new one would wait longer than its client does.
 pub const QUEUE: usize = 256;
 /// A client that has waited this long for a place is told so rather than kept.
@@ -85,8 +87,10 @@ pub struct Limits {
     pub step_wanted: usize,
     /// Sessions that may have uncertain tokens at once; with 0 no drafts are run.
     pub log_sessions: usize,
-    /// Uncertain tokens that a session may have: the stages' logs hold as many.
+    /// Uncertain tokens that a session may have in all chunks under way: the stages' logs hold as many.
     pub log_tokens: usize,
+    /// Drafts of one chunk, as far as there are logs for them.
+    pub chunk_drafts: usize,
     /// Steps in flight: every link holds at least as many frames, so that no send in the ring ever waits.
     pub credits: usize,
     /// Rows of prompt in a step while nobody decodes.
@@ -136,6 +140,7 @@ impl Limits {
             step_wanted: slots + 1,
             log_sessions: 0,
             log_tokens: 0,
+            chunk_drafts: MOST_DRAFTS,
             credits: CREDITS_PER_STAGE * stages,
             prefill_rows: PREFILL_ROWS,
             prefill_percent: PREFILL_PERCENT,

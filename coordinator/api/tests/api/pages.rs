@@ -115,7 +115,7 @@ async fn requests_and_the_engine_are_measured() {
         running: 3,
         decode_tokens: 77,
         steps: 9,
-        drafts: DraftStatus { run: 8, accepted: 5, ..DraftStatus::default() },
+        drafts: DraftStatus { run: 8, accepted: 5, sent_ahead: 4, void: 1, ..DraftStatus::default() },
         cache: remembered(),
         ..busy_status()
     };
@@ -129,6 +129,8 @@ async fn requests_and_the_engine_are_measured() {
         "paceline_decode_tokens_total 77",
         "paceline_drafts_total 8",
         "paceline_drafts_accepted_total 5",
+        "paceline_draft_chunks_sent_ahead_total 4",
+        "paceline_draft_chunks_void_total 1",
         r#"paceline_http_requests_total{endpoint="none",status="404"}"#,
         r#"paceline_http_requests_total{endpoint="/v1/completions",status="200"}"#,
         r#"paceline_http_request_seconds_count{endpoint="/v1/completions"}"#,

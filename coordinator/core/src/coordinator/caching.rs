@@ -246,6 +246,7 @@ impl Coordinator {
         self.limits.caches()
             && self.limits.has_states
             && rows == 1
+            && running.speculation.uncertain == 0
             && running.caching.verified + 1 == running.sent()
             && running.known_tokens() >= running.sent()
     }

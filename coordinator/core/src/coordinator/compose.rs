@@ -15,6 +15,8 @@
 //! 4. Run-ahead: a single stage runs steps one after the other, so the token on its way is there before the step
 //!    that needs it. In a longer row that step would wait in the head with everything behind it; there it is sent
 //!    only when nothing else is ready.
+//! 5. Chunks sent ahead: where a longer row has nothing of all that to run and stages would stand idle, drafts follow
+//!    drafts of which nothing is known yet (`ahead.rs`). To all other rules they are as if they were not there.
 //!
 //! Neither starves the other: while prompts wait, decode leaves them some rows and one place among the wanted.
 
@@ -25,7 +27,6 @@ use paceline_proto::{Chunk, ChunkResult, Operation, Outcome, SessionId, Step, St
 use super::running::{Bounds, Readiness};
 use super::switching::Hold;
 use super::{Action, Coordinator};
-use crate::drafts::Way;
 use crate::limits::{LEAST_PART_ROWS, LEAST_PREFILL_ROWS, PARTS_PER_STAGE};
 
 /// A step on its way.
@@ -36,8 +37,10 @@ pub(super) struct InFlight {
     pub(super) prefill_rows: usize,
     pub(super) decode_rows: usize,
     /// When it was sent, or the result before it came back if it is an answer to that; nothing if other steps are under
-    /// way too.
+    /// way too that are not void.
     pub(super) alone_since: Option<Duration>,
+    /// Void steps are under way before it.
+    pub(super) behind_void: bool,
 }
 
 /// A chunk on its way.
@@ -47,16 +50,20 @@ pub(super) struct Sent {
     /// How many of the session's tokens are run after it, its drafts not counted.
     pub(super) end: usize,
     pub(super) wanted: Wanted,
-    /// The guesses at its end.
+    /// The guesses at its end; of a chunk sent ahead all but the first, which is certain if its assumption holds.
     pub(super) drafts: Vec<u32>,
+    /// It was sent ahead, and its assumption is known to be wrong.
+    pub(super) void: bool,
 }
 
 impl InFlight {
-    /// Whether `results` are those of its chunks. Only a session that no longer runs may have a void one.
+    /// Whether `results` are those of its chunks. Void are those of chunks sent ahead that are known to be void, and maybe
+    /// those of sessions that no longer run.
     pub(super) fn fits(&self, results: &[ChunkResult], runs: impl Fn(SessionId) -> bool) -> bool {
         let fits = |(sent, result): (&Sent, &ChunkResult)| {
             let outcome = match (&result.outcome, sent.wanted) {
-                (Outcome::Void, _) => !runs(sent.session),
+                (Outcome::Void, _) => sent.void || !runs(sent.session),
+                _ if sent.void => false,
                 (Outcome::Failed(_), _) | (Outcome::Stored, Wanted::Nothing) => true,
                 (Outcome::Sampled(_), Wanted::Sample) => true,
                 (Outcome::Vector(_), Wanted::Vector) => true,
@@ -96,7 +103,7 @@ impl Coordinator {
         while self.hold == Hold::No && self.steps.len() < self.limits.credits && !self.gathering(now) {
             self.grow(now, actions);
             let Some(making) = self.compose() else { break };
-            let alone_since = self.steps.is_empty().then(|| self.begun(now));
+            let alone_since = self.steps.iter().all(InFlight::is_void).then(|| self.begun(now));
             if self.steps.is_empty() {
                 self.moved = now;
             }
@@ -116,7 +123,8 @@ impl Coordinator {
         let mut making = self.making();
         let may_run_ahead = self.limits.stages == 1 || (ready.decode.is_empty() && ready.prefill.is_empty());
         let ahead = self.limits.run_ahead && may_run_ahead && !self.would_draft(&ready.ahead);
-        let groups = self.steps.iter().filter(|step| step.decode_rows > 0).count();
+        let under_way = || self.steps.iter().filter(|step| !step.is_ahead());
+        let (steps, groups) = (under_way().count(), under_way().filter(|step| step.decode_rows > 0).count());
         self.add_settling(&mut making);
         let (spare_rows, spare_wanted) = if ready.prefill.is_empty() { (0, 0) } else { (LEAST_PREFILL_ROWS, 1) };
         making.rows_left = making.rows_left.saturating_sub(spare_rows);
@@ -130,10 +138,13 @@ impl Coordinator {
         }
         making.rows_left += spare_rows;
         making.wanted_left += spare_wanted;
-        let room = !making.chunks.is_empty() || self.steps.len() < most_groups;
+        let room = !making.chunks.is_empty() || steps < most_groups;
         let asks = making.decode_rows > 0 && !ready.prefill.is_empty() && self.pace.asks();
         if decoding == 0 || (room && !asks) {
             self.add_prefill(&mut making, &ready.prefill, decoding > 0);
+        }
+        if making.chunks.is_empty() && ready.decode.is_empty() && ready.prefill.is_empty() {
+            self.send_ahead(&mut making);
         }
         // with nothing in flight no later step would take the closes and the copies along
         let memory_only = (!self.closes.is_empty() || !due.is_empty()) && self.steps.is_empty();
@@ -195,10 +206,9 @@ impl Coordinator {
     fn add_decode(&mut self, making: &mut Making, sessions: &[SessionId], most: usize) {
         let sessions = &sessions[..sessions.len().min(most)];
         let drafts = self.allot_drafts(sessions, making);
-        if self.trials.way(self.in_decode()) < Way::Asking {
-            for session in sessions {
-                self.running.get_mut(session).expect("ready sessions run").speculation.ask_nothing();
-            }
+        let way = self.trials.way(self.in_decode());
+        for session in sessions {
+            self.running.get_mut(session).expect("ready sessions run").speculation.restrict(way);
         }
         for (place, (session, drafts)) in sessions.iter().zip(drafts).enumerate() {
             let drafts = self.make_room_for_drafts(*session, drafts);
@@ -269,7 +279,7 @@ impl Coordinator {
         rows
     }
 
-    fn push(&mut self, making: &mut Making, chunk: Chunk) {
+    pub(super) fn push(&mut self, making: &mut Making, chunk: Chunk) {
         let running = self.running.get_mut(&chunk.session).expect("ready sessions run");
         running.prepare(&self.limits, &mut self.pages, &mut making.operations);
         self.restored(chunk.session);
@@ -284,10 +294,13 @@ impl Coordinator {
         self.next_step += 1;
         self.counts.steps += 1;
         self.counts.prefill_tokens += prefill_rows as u64;
-        let drafts: u32 = chunks.iter().map(|chunk| chunk.wanted.drafts()).sum();
-        self.counts.decode_tokens += decode_rows as u64 - u64::from(drafts);
+        // all rows of a chunk sent ahead are guesses
+        let guesses = |chunk: &Chunk| chunk.input.rows().min(chunk.wanted.drafts() as usize);
+        self.counts.decode_tokens += (decode_rows - chunks.iter().map(guesses).sum::<usize>()) as u64;
         let chunks_sent = chunks.iter().map(Sent::of).collect();
-        self.steps.push_back(InFlight { id, chunks: chunks_sent, prefill_rows, decode_rows, alone_since });
+        let behind_void = !self.steps.is_empty();
+        let sent = InFlight { id, chunks: chunks_sent, prefill_rows, decode_rows, alone_since, behind_void };
+        self.steps.push_back(sent);
         let mut all = std::mem::take(&mut self.closes);
         all.extend(operations);
         Action::Send { step: Step { epoch: self.epoch, id, operations: all, chunks }, rows: values }

@@ -78,7 +78,9 @@ impl Coordinator {
         }
         let (number, restores) = (running.number(), Some(running.restores()));
         if let Some(waiting) = Self::unopened(&mut running) {
+            // who followed another session waits again as any other
             self.waiting.insert(number, waiting);
+            self.cut_queue(actions);
         } else {
             let waiting = Waiting { session, opening: None, since: now, paused: true, restores, tried: None };
             self.waiting.insert(number, waiting);

@@ -67,7 +67,7 @@ impl Pace {
         }
     }
 
-    /// Learns from a step of decode alone that had the row for itself since `since`.
+    /// Learns from a step of decode alone that no other step has held up since `since`.
     pub(super) fn observe_round(&mut self, since: Option<Duration>, now: Duration, times: &[StageTime]) {
         if let Some(since) = since.filter(|_| !times.is_empty()) {
             let round = now.saturating_sub(since).as_secs_f64() * 1e6;
@@ -80,6 +80,17 @@ impl Pace {
     pub(super) fn period(&self, rows: usize, groups: usize, hidden: bool) -> Option<f64> {
         let way = if hidden { 0.0 } else { self.way.get().unwrap_or(0.0) };
         Some((self.row.time(rows)? + way).max(self.slowest.time(rows)? * groups as f64).max(1.0))
+    }
+
+    /// How long after a step of so many rows is sent its result is back, if it waits for no other; nothing while that is not
+    /// known.
+    pub(super) fn round(&self, rows: usize) -> Option<f64> {
+        Some(self.row.time(rows)? + self.way.get()?)
+    }
+
+    /// How long a step of so many rows keeps the slowest stage busy; nothing while that is not known.
+    pub(super) fn slowest(&self, rows: usize) -> Option<f64> {
+        self.slowest.time(rows)
     }
 
     /// Rows of prefill with which a step takes about `percent` longer than decode alone; `most` while nothing is known,

@@ -18,6 +18,12 @@ use crate::limits::Limits;
 impl Coordinator {
     /// The memory of all stages is worth nothing any more: who runs is interrupted, and nobody is let in.
     pub(super) fn fail(&mut self, loss: Loss, now: Duration, actions: &mut Vec<Action>) {
+        self.end_row(loss, now, actions);
+        // who followed another session waits again as any other
+        self.cut_queue(actions);
+    }
+
+    fn end_row(&mut self, loss: Loss, now: Duration, actions: &mut Vec<Action>) {
         self.hold = Hold::No;
         self.steps.clear();
         self.closes.clear();
@@ -70,7 +76,7 @@ impl Coordinator {
 
     /// Another placement: those who wait, wait for that one.
     pub(super) fn reset(&mut self, epoch: Epoch, limits: Limits, now: Duration, actions: &mut Vec<Action>) {
-        self.fail(Loss::Replaced { epoch }, now, actions);
+        self.end_row(Loss::Replaced { epoch }, now, actions);
         let counts = status::Counts { stages: Vec::new(), ..std::mem::take(&mut self.counts) };
         let (waiting, arrivals) = (std::mem::take(&mut self.waiting), self.arrivals);
         let tickets = self.tickets;

@@ -28,19 +28,33 @@ impl Coordinator {
             return self.fail(Loss::Results { step: step.id }, now, actions);
         }
         self.pace.observe(step.prefill_rows, step.decode_rows, &done.times);
-        self.pace.observe_round(step.alone_since.filter(|_| step.prefill_rows == 0), now, &done.times);
+        // a step that every stage has waited for was held up by nobody
+        let alone = !step.behind_void || done.times.iter().all(|time| time.idle > 0);
+        self.pace.observe_round(step.alone_since.filter(|_| step.prefill_rows == 0 && alone), now, &done.times);
         self.counts.count_times(self.limits.stages, &done.times);
-        self.trials.observe(now, self.brought(&step, &done));
+        if !step.is_void() {
+            self.trials.observe(now, self.brought(&step, &done));
+        }
         for (chunk, result) in step.chunks.into_iter().zip(done.results) {
             let session = chunk.session;
-            if let Some(running) = self.running.get_mut(&session) {
+            if chunk.void {
+                self.counts.speculation.void += 1;
+            } else if let Some(running) = self.running.get_mut(&session) {
                 self.counts.speculation.count(&chunk, &result.outcome);
+                // its first token was a guess when it was sent
+                self.counts.decode_tokens += u64::from(chunk.is_ahead());
+                let is_void = running.speculation.chain.breaks(&chunk, &result.outcome, step.id);
                 let came = running.came_back(step.id, &chunk, result.outcome);
+                if is_void {
+                    self.void_ahead(session);
+                }
                 self.learn(session);
                 if let Some(came) = came {
                     self.deliver(session, came, now, actions);
                 }
-            } else if let Some(mut running) = self.lingering.remove(&session) {
+            } else if !chunk.is_ahead()
+                && let Some(mut running) = self.lingering.remove(&session)
+            {
                 running.came_back(step.id, &chunk, result.outcome);
                 self.closes.push(Operation::Close { session });
                 self.shelve(running);
@@ -54,7 +68,7 @@ impl Coordinator {
             sessions: self.in_decode(),
             tokens: done.results.iter().map(|result| tokens_in(&result.outcome)).sum(),
             decodes: step.prefill_rows == 0,
-            drafted: step.chunks.iter().any(|chunk| !chunk.drafts.is_empty()),
+            drafted: step.chunks.iter().any(|chunk| !chunk.drafts.is_empty() || chunk.is_ahead()),
             asked: step.chunks.iter().any(asks),
         }
     }

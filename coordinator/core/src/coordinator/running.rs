@@ -3,7 +3,7 @@
 //! Run-ahead, one token deep: while the result of step `n` is on its way, the chunk that follows it may be sent
 //! as "the token sampled in step `n`". When the session then wants that very token, the wish is *matched* with the
 //! chunk instead of sent. The outcome of such a chunk is held back until then: a session never gets a token whose
-//! predecessor it has not accepted.
+//! predecessor it has not accepted. Chunks of drafts that are sent ahead (`ahead.rs`) are matched in the same way.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -13,10 +13,11 @@ use paceline_proto::{
     Chunk, ChunkInput, Operation, Outcome, PageId, Reused, SamplingSettings, SessionId, Slot, StepId, Verified, Wanted,
 };
 
+use super::ahead::Chain;
 use super::caching::Caching;
 use super::compose::Sent;
 use super::following::Following;
-use super::speculation::Speculation;
+use super::speculation::{Speculation, tokens_in};
 use super::{Input, Opening, Wish};
 use crate::limits::Limits;
 use crate::pages::{PagePool, PageTable};
@@ -198,6 +199,9 @@ impl Running {
     /// It has nothing more to say, but the tokens that are not certain are to be: the last one that it got is run too, for
     /// nothing but that.
     pub(super) fn settle(&mut self, limits: &Limits) -> bool {
+        if self.speculation.chain.is_ahead() {
+            self.retract();
+        }
         let known = self.caching.verified == self.sent && self.caching.history.len() == self.sent;
         let Some(last) = self.speculation.last.filter(|_| known && self.wishes.is_empty()) else { return false };
         if self.speculation.uncertain == 0 || self.room(limits) == 0 {
@@ -207,6 +211,13 @@ impl Running {
         self.caching.history.push(last);
         self.wishes.push_back(Wish::new(Input::Tokens(vec![last]), Wanted::Nothing));
         true
+    }
+
+    /// Whatever was sent ahead is as if it had never been sent.
+    fn retract(&mut self) {
+        self.speculation.chain = Chain::default();
+        self.sent = self.sent.min(self.speculation.certain);
+        self.caching.verified = self.caching.verified.min(self.sent);
     }
 
     /// Its tokens of which it is known what they are: the one that was run ahead too, when it is back.
@@ -238,10 +249,16 @@ impl Running {
             };
         }
         // a token sampled in the last place is never run
-        if self.samples.is_some() && self.ahead.is_none() && self.sent + 1 < self.token_limit {
+        let is_next = self.ahead.is_none() && !self.speculation.chain.is_ahead();
+        if self.samples.is_some() && is_next && self.sent + 1 < self.token_limit {
             return Readiness::Ahead;
         }
         Readiness::Nothing
+    }
+
+    /// All that it wants is sent, a token is owed for it, and that token is not run ahead.
+    pub(super) fn waits_for_token(&self) -> bool {
+        self.owed && self.wishes.is_empty() && self.ahead.is_none()
     }
 
     /// Rows that it wants run and that are not sent.
@@ -320,6 +337,9 @@ impl Running {
             self.speculation.offer(&wish, self.sent, self.token_limit);
             return self.matched(ahead, &wish);
         }
+        if self.speculation.chain.is_ahead() {
+            return self.matched_ahead(&wish);
+        }
         let rows = wish.input.rows();
         if let Input::Rows { values, .. } = &wish.input
             && (values.is_empty() || rows == 0 || values.len() % rows != 0)
@@ -359,6 +379,18 @@ impl Running {
         Ok(None)
     }
 
+    /// Matches a wish with the first chunk of drafts that was sent ahead.
+    fn matched_ahead(&mut self, wish: &Wish) -> Result<Option<Came>, Misuse> {
+        let (first, held) = self.speculation.chain.matched(wish).ok_or(Misuse::NotTheToken)?;
+        self.caching.history.push(first);
+        self.speculation.certain += 1;
+        self.owed = true;
+        if held.is_none() {
+            self.speculation.offer_further(wish, self.token_limit);
+        }
+        Ok(held.map(|came| self.got(came)))
+    }
+
     /// Cuts the next chunk from what is wanted, for `step`; its vectors, if it has any, go to the end of `values`. Nothing
     /// if something would be wanted of it and no row may be.
     pub(super) fn cut(&mut self, step: StepId, bounds: Bounds, values: &mut Vec<f32>) -> Option<Chunk> {
@@ -396,12 +428,13 @@ impl Running {
         Some(self.chunk(step, ChunkInput::Sampled { step: sampled }, Wanted::Sample))
     }
 
-    fn chunk(&mut self, step: StepId, input: ChunkInput, wanted: Wanted) -> Chunk {
+    pub(super) fn chunk(&mut self, step: StepId, input: ChunkInput, wanted: Wanted) -> Chunk {
         let start = u32::try_from(self.sent).expect("a context is shorter than 2^32 tokens");
         self.sent += input.rows();
         self.speculation.uncertain = wanted.drafts() as usize;
         self.speculation.has_log |= self.speculation.uncertain > 0;
-        self.caching.passed(self.sent - self.speculation.uncertain);
+        self.speculation.certain = self.sent - self.speculation.uncertain;
+        self.caching.passed(self.speculation.certain);
         self.turn.0 = Some(step);
         Chunk { session: self.session, start, input, wanted, void: false }
     }
@@ -441,7 +474,7 @@ impl Running {
         Reused { tokens, last: last.to_vec() }
     }
 
-    /// Takes in the outcome of a chunk of `step`. Nothing comes of it yet if the chunk was run ahead of its wish.
+    /// Takes in the outcome of a chunk of `step`. Nothing comes of it yet if the chunk was sent ahead of its wish.
     pub(super) fn came_back(&mut self, step: StepId, sent: &Sent, outcome: Outcome) -> Option<Came> {
         let position = sent.position(&outcome);
         if !matches!(outcome, Outcome::Void | Outcome::Failed(_)) {
@@ -453,7 +486,17 @@ impl Running {
             ahead.held = Some(outcome);
             return None;
         }
-        match &outcome {
+        if tokens_in(&outcome) > 0 && self.ahead.is_none() && !self.speculation.chain.follows(step) {
+            // what was rejected is as if it had never been sent
+            self.sent = position;
+        }
+        let came = Came { outcome, position, drafts: sent.drafts.len() };
+        self.speculation.chain.hold(step, came).map(|came| self.got(came))
+    }
+
+    /// What came is for the session.
+    fn got(&mut self, came: Came) -> Came {
+        match &came.outcome {
             Outcome::Sampled(sampled) => {
                 self.got_token();
                 self.speculation.last = Some(sampled.token);
@@ -463,15 +506,14 @@ impl Running {
             }
             Outcome::Verified(Verified { tokens, .. }) => {
                 self.got_token();
-                // drafts that were rejected are as if they had never been sent
-                self.sent = position;
                 self.speculation.last = tokens.last().map(|last| last.token);
+                self.speculation.certain += tokens.len() - 1;
                 self.caching.history.extend(tokens.iter().rev().skip(1).rev().map(|accepted| accepted.token));
             }
             Outcome::Vector(_) => self.owed = false,
             Outcome::Stored | Outcome::Void | Outcome::Failed(_) => {}
         }
-        Some(Came { outcome, position, drafts: sent.drafts.len() })
+        came
     }
 
     fn got_token(&mut self) {

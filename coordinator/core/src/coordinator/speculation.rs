@@ -13,6 +13,7 @@
 
 use paceline_proto::{Chunk, ChunkInput, Outcome, SessionId, Verified, Verify, Wanted};
 
+use super::ahead::Chain;
 use super::compose::{InFlight, Making, Sent};
 use super::running::{Bounds, Running};
 use super::{Coordinator, Input, Wish};
@@ -33,8 +34,12 @@ pub(super) struct Speculation {
     proposals: Proposals,
     /// The tail may be asked for guesses.
     proposes: bool,
+    /// Of its drafts under way, and what may follow them.
+    pub(super) chain: Chain,
     /// Of the tokens that are sent, the last ones that are uncertain on the stages, or were when they were sent.
     pub(super) uncertain: usize,
+    /// How many of its tokens are sent and accepted by it: those that the stages may take for certain.
+    pub(super) certain: usize,
     /// It has had uncertain tokens: the stages keep a log for it until it is closed.
     pub(super) has_log: bool,
     /// The last token that it got: certain, and not run.
@@ -42,12 +47,11 @@ pub(super) struct Speculation {
 }
 
 impl Speculation {
-    /// Takes in the guesses of a wish after which it has `tokens` tokens. The token behind the last draft must be one
-    /// that it may have.
+    /// Takes in the guesses of a wish after which it has `tokens` tokens.
     pub(super) fn offer(&mut self, wish: &Wish, tokens: usize, token_limit: usize) {
         self.forget();
         if wish.wanted == Wanted::Sample && matches!(wish.input, Input::Tokens(_)) {
-            let most = token_limit.saturating_sub(tokens + 1);
+            let most = most_drafts(tokens, token_limit);
             self.offer.extend(wish.drafts.iter().take(most));
             self.proposals = wish.proposals;
             self.proposes = wish.proposals.most > 0;
@@ -55,9 +59,20 @@ impl Speculation {
         }
     }
 
-    /// The tail is not asked for guesses this time.
-    pub(super) fn ask_nothing(&mut self) {
-        self.proposals = Proposals::default();
+    /// Takes in the guesses of a wish that was matched with a chunk sent ahead.
+    pub(super) fn offer_further(&mut self, wish: &Wish, token_limit: usize) {
+        self.forget();
+        self.chain.offer(&wish.drafts[..wish.drafts.len().min(most_drafts(self.certain, token_limit))]);
+    }
+
+    /// Keeps to what is done about drafts this time.
+    pub(super) fn restrict(&mut self, way: Way) {
+        if way < Way::Asking {
+            self.proposals = Proposals::default();
+        }
+        if way < Way::Own {
+            self.offer.clear();
+        }
     }
 
     pub(super) fn forget(&mut self) {
@@ -70,6 +85,7 @@ impl Speculation {
         let drafts = drafts.min(self.offer.len());
         let Proposals { most, least_probability } = self.proposals;
         tokens.extend(self.offer.iter().take(drafts).map(|draft| draft.token));
+        self.chain.begin(&self.offer, drafts);
         self.forget();
         if drafts == 0 && most == 0 {
             return Wanted::Sample;
@@ -79,16 +95,22 @@ impl Speculation {
     }
 }
 
+/// How many drafts a session with so many tokens may have: the token behind the last one must be one that it may have.
+fn most_drafts(tokens: usize, token_limit: usize) -> usize {
+    token_limit.saturating_sub(tokens + 1)
+}
+
 impl Sent {
     pub(super) fn of(chunk: &Chunk) -> Self {
         let drafts = match (&chunk.input, chunk.wanted) {
             (ChunkInput::Tokens(tokens), Wanted::Verify(Verify { drafts, .. })) => {
-                tokens[tokens.len() - drafts as usize..].to_vec()
+                // the first row of a chunk is certain, or assumed to be
+                tokens[tokens.len().saturating_sub(drafts as usize).max(1)..].to_vec()
             }
             _ => Vec::new(),
         };
         let end = chunk.start as usize + chunk.input.rows() - drafts.len();
-        Self { session: chunk.session, end, wanted: chunk.wanted, drafts }
+        Self { session: chunk.session, end, wanted: chunk.wanted, drafts, void: false }
     }
 
     /// How many of the session's tokens are run after it.
@@ -125,8 +147,12 @@ pub struct SpeculationCounts {
     pub accepted: u64,
     /// Chunks with drafts that came back.
     pub chunks: u64,
-    /// Drafts that sessions offered and that were not run, because it would not have paid or there was no room.
+    /// Drafts that sessions offered for a chunk and that were not run, because it would not have paid or there was no room.
     pub declined: u64,
+    /// Chunks that were sent ahead of a result.
+    pub sent_ahead: u64,
+    /// Of these, those that came back void, because their assumption was wrong.
+    pub void: u64,
 }
 
 impl SpeculationCounts {
@@ -187,22 +213,26 @@ impl Coordinator {
         allotted
     }
 
-    /// What each session offers, as far as there is a log for it.
+    /// Logs that no session has.
+    pub(super) fn free_logs(&self) -> usize {
+        let all = self.running.values().chain(self.lingering.values());
+        self.limits.log_sessions.saturating_sub(all.filter(|running| running.speculation.has_log).count())
+    }
+
+    /// What each session offers for a chunk, as far as there is a log for it.
     fn offers(&self, sessions: &[SessionId]) -> Vec<&[Draft]> {
-        let has_log = |running: &Running| running.speculation.has_log;
-        let used = self.running.values().chain(self.lingering.values()).filter(|running| has_log(running)).count();
-        let mut free = self.limits.log_sessions.saturating_sub(used);
+        let mut free = self.free_logs();
         let offer = |session: &SessionId| {
             let running = &self.running[session];
             let offer = &running.speculation.offer[..];
             if offer.is_empty() || self.limits.log_tokens == 0 {
                 return &[][..];
             }
-            if !has_log(running) {
+            if !running.speculation.has_log {
                 let Some(left) = free.checked_sub(1) else { return &[][..] };
                 free = left;
             }
-            &offer[..offer.len().min(self.limits.log_tokens)]
+            &offer[..offer.len().min(self.limits.log_tokens).min(self.limits.chunk_drafts)]
         };
         sessions.iter().map(offer).collect()
     }
@@ -260,8 +290,14 @@ impl Coordinator {
         self.limits.caches()
             && self.limits.has_states
             && self.broken.is_none()
-            && !self.in_flight(session)
+            && !self.awaits_result(session, running)
             && running.settle(&self.limits)
+    }
+
+    /// Whether a chunk of the session is in flight that has its turn.
+    fn awaits_result(&self, session: SessionId, running: &Running) -> bool {
+        let steps = self.steps.iter().filter(|step| !running.speculation.chain.has(step.id));
+        steps.flat_map(|step| &step.chunks).any(|chunk| chunk.session == session && !chunk.void)
     }
 
     /// Takes along the last tokens of those who settle.

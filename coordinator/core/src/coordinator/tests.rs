@@ -1,5 +1,6 @@
 //! Events in, actions out, case by case. What holds for all cases together is in the simulation.
 
+mod ahead;
 mod caching;
 mod growing;
 mod overdue;

@@ -7,7 +7,7 @@
 use paceline_proto::Drafted;
 
 use super::lookup::{Agreement, Lookup};
-use super::{Chances, Draft, Proposals, expected};
+use super::{CHUNKS_UNDER_WAY, Chances, Draft, Proposals, expected};
 
 /// By tokens that agree: 1, 2, 3, 4, up to 6, 9, 16, and more; what is expected of what follows.
 const AGREEMENTS: [(usize, f32); 8] =
@@ -18,7 +18,7 @@ const OPINIONS: [(f32, f32); 6] = [(0.3, 0.2), (0.5, 0.4), (0.7, 0.55), (0.85, 0
 /// Which drafts a session may have.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct DraftSettings {
-    /// How many at most; 0 for none.
+    /// How many in one chunk at most; 0 for none. Of its own text it offers some more, for chunks that are sent ahead.
     pub most: usize,
     /// Drafts end before the first one whose chance is smaller.
     pub least_chance: f32,
@@ -75,10 +75,10 @@ impl Drafter {
         self.proposed.clear();
     }
 
-    /// The drafts for what follows the text, `most` at most: of the source that promises more. `proposed` are the
-    /// tail's.
+    /// The drafts for what follows the text, `most` at most: of the source that promises more in a chunk. `proposed` are
+    /// the tail's.
     pub fn drafts(&mut self, text: &[u32], proposed: &[Drafted], most: usize) -> Vec<Draft> {
-        let most = most.min(self.settings.most);
+        let most = most.min(self.settings.most * CHUNKS_UNDER_WAY);
         if most == 0 {
             return Vec::new();
         }
@@ -88,10 +88,15 @@ impl Drafter {
             let tokens = Lookup::continuation(text, found, most);
             self.looked_up = tokens.into_iter().zip(kinds_of(found)).collect();
         }
-        self.proposed = proposed.iter().take(most).map(|one| (one.token, opinion(one.probability))).collect();
+        self.proposed = proposed
+            .iter()
+            .take(most.min(self.settings.most))
+            .map(|one| (one.token, opinion(one.probability)))
+            .collect();
         let looked_up = self.rated(&self.looked_up, &self.agreements);
         let proposed = self.rated(&self.proposed, &self.opinions);
-        if expected(&looked_up) >= expected(&proposed) { looked_up } else { proposed }
+        let first = &looked_up[..looked_up.len().min(self.settings.most)];
+        if expected(first) >= expected(&proposed) { looked_up } else { proposed }
     }
 
     /// What the tail is to guess after it has run these.
@@ -154,7 +159,7 @@ mod tests {
         assert_eq!(Drafter::new(no_lookup).drafts(&text, &[], 8), []);
         let sure = DraftSettings { least_chance: 0.95, ..LOOKUP };
         assert_eq!(Drafter::new(sure).drafts(&text, &[], 8), []);
-        assert_eq!(Drafter::new(LOOKUP).drafts(&text, &[], 100).len(), 8);
+        assert_eq!(Drafter::new(LOOKUP).drafts(&text, &[], 100).len(), 8 * CHUNKS_UNDER_WAY);
         assert_eq!(Drafter::new(LOOKUP).drafts(&text, &[], 0), []);
     }
 

@@ -26,6 +26,8 @@ struct Open {
     /// How many of them are certain: the state is of these. The others are logged.
     certain: usize,
     sampled: BTreeMap<StepId, u32>,
+    /// The token that was sampled last, and its place.
+    newest: Option<(usize, u32)>,
 }
 
 /// What a lower tier copies out of such a row, and brings back.
@@ -130,7 +132,8 @@ impl SymbolicStage {
                 let reused = if reused.tokens > 0 { &tokens(*session)[..reused.tokens as usize] } else { &[] };
                 reused.iter().for_each(|token| made.push(advance(made.last().copied(), *token)));
                 let certain = made.len();
-                self.open.insert(*session, Open { slot, table: Vec::new(), made, certain, sampled: BTreeMap::new() });
+                let (table, sampled) = (Vec::new(), BTreeMap::new());
+                self.open.insert(*session, Open { slot, table, made, certain, sampled, newest: None });
             }
             Operation::Grant { session, pages } => {
                 let open = self.open.get_mut(session).expect("it was opened");
@@ -171,6 +174,10 @@ impl SymbolicStage {
         let (start, page_tokens) = (chunk.start as usize, self.page_tokens);
         let holds = |holds: bool, found: String| Invariant::MemoryOfItsTokens.holds(holds, found);
         let known = open.certain..=open.made.len();
+        let is_ahead = chunk.wanted.drafts() as usize >= chunk.input.rows();
+        if is_ahead && start > open.made.len() {
+            return Ok(ChunkResult { session, outcome: Outcome::Void });
+        }
         holds(known.contains(&start), format!("{session} starts at {start}, and has {known:?}"))?;
         let state = open.certain.checked_sub(1).map_or(0, |last| open.made[last]);
         let same = !self.has_states || self.states[open.slot] == state;
@@ -195,6 +202,9 @@ impl SymbolicStage {
         }
         open.certain = open.made.len() - chunk.wanted.drafts() as usize;
         self.states[open.slot] = open.certain.checked_sub(1).map_or(0, |last| open.made[last]);
+        if is_ahead && open.newest != tokens.first().map(|first| (start, *first)) {
+            return Ok(ChunkResult { session, outcome: Outcome::Void });
+        }
         let sampled = |row: usize| SampledToken { token: sample(open.made[start + row]), logprobs: None };
         let outcome = match chunk.wanted {
             Wanted::Nothing => Outcome::Stored,
@@ -202,6 +212,7 @@ impl SymbolicStage {
             Wanted::Sample => {
                 let token = sampled(tokens.len() - 1);
                 open.sampled.insert(step, token.token);
+                open.newest = Some((start + tokens.len(), token.token));
                 Outcome::Sampled(token)
             }
             Wanted::Verify(_) => {
@@ -213,6 +224,7 @@ impl SymbolicStage {
                     }
                     verified.push(sampled(row));
                 }
+                open.newest = verified.last().map(|last| (start + first + verified.len(), last.token));
                 Outcome::Verified(Verified { tokens: verified, drafted: Vec::new() })
             }
         };

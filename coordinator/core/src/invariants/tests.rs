@@ -1,7 +1,7 @@
 //! Each invariant is broken once on purpose: a check that cannot fail proves nothing.
 
 use paceline_proto::Operation::CopyPage;
-use paceline_proto::{Epoch, Reused, SamplingSettings};
+use paceline_proto::{Epoch, Reused, SamplingSettings, Verify};
 use uuid::Uuid;
 
 use super::*;
@@ -98,12 +98,18 @@ fn chunk(number: u128, start: u32, rows: usize) -> Chunk {
     Chunk { session: session(number), start, input, wanted: Wanted::Sample, void: false }
 }
 
+/// A chunk of which so many tokens up to its end are uncertain.
+fn guesses(number: u128, start: u32, rows: usize, drafts: u32) -> Chunk {
+    Chunk { wanted: Wanted::Verify(Verify { drafts, ..Verify::default() }), ..chunk(number, start, rows) }
+}
+
 fn ahead(number: u128, start: u32, step: u64) -> Chunk {
     Chunk { input: ChunkInput::Sampled { step: StepId(step) }, ..chunk(number, start, 1) }
 }
 
 fn follow(steps: Vec<(u64, Vec<Operation>, Vec<Chunk>)>) -> Result<(), Invariant> {
-    let limits = Limits { step_rows: 6, step_wanted: 2, ..Limits::new(1, 4, 8, 4, 32) };
+    let logs = Limits { log_sessions: 2, log_tokens: 3, ..Limits::new(1, 4, 8, 4, 32) };
+    let limits = Limits { step_rows: 6, step_wanted: 2, ..logs };
     let mut stream = StepStream::new(&limits);
     for (id, operations, chunks) in steps {
         let step = Step { epoch: Epoch(0), id: StepId(id), operations, chunks };
@@ -124,6 +130,10 @@ fn a_right_stream_is_right() {
         (5, vec![copy_state(0, 4), reuse(4, 1, 4), copy_state(4, 1), grant(4, 2), grant(4, 3)], vec![chunk(4, 4, 1)]),
         (6, vec![grant(3, 4)], vec![chunk(3, 4, 1), chunk(4, 5, 1)]),
         (7, vec![open(1, 2), grant(1, 5)], vec![chunk(1, 0, 3)]), // from its beginning, as it was paused
+        // a draft, another one sent ahead, and what follows if the first is wrong
+        (8, vec![grant(1, 6)], vec![guesses(1, 3, 2, 1)]),
+        (9, vec![], vec![guesses(1, 5, 1, 2)]),
+        (10, vec![], vec![guesses(1, 4, 2, 1)]),
     ];
     assert_eq!(follow(steps), Ok(()));
 }
@@ -154,6 +164,13 @@ fn each_mistake_in_the_stream_is_found() {
         (Invariant::RowsWithinStep, second(vec![grant(1, 1)], vec![chunk(1, 3, 7)])),
         (Invariant::WantedWithinStep, second(vec![], vec![chunk(1, 3, 1), chunk(2, 0, 1), chunk(3, 0, 1)])),
         (Invariant::SampledFollows, second(vec![], vec![ahead(1, 3, 1)])),
+        (Invariant::LogsSuffice, second(vec![], vec![guesses(1, 3, 1, 4)])),
+        (Invariant::CertainStays, second(vec![], vec![guesses(1, 3, 1, 2)])),
+        (
+            Invariant::AheadFollows,
+            [second(vec![grant(1, 1)], vec![guesses(1, 3, 2, 1)]), vec![(2, vec![], vec![guesses(1, 4, 1, 1)])]]
+                .concat(),
+        ),
     ];
     for (number, (invariant, steps)) in mistakes.into_iter().enumerate() {
         assert_eq!(follow(steps), Err(invariant), "mistake {number}");

@@ -31,6 +31,7 @@ mod tests;
 use paceline_gguf::{KvType, ModelShape};
 use serde::{Deserialize, Serialize};
 
+use crate::drafts::CHUNKS_UNDER_WAY;
 use crate::limits::PREFILL_ROWS;
 
 pub use cache::{Cache, CacheRam, LEAST_IN_ALL, LEAST_SNAPSHOTS, MOST_SNAPSHOTS, SizeError, with_cache};
@@ -57,15 +58,26 @@ pub const MAX_THREADS: usize = 1 << 16;
 pub struct Logs {
     /// Sessions that may have such tokens at once; 0 for nobody.
     pub sessions: usize,
-    /// The most such tokens of a session.
+    /// The most such tokens of a session, in all its chunks under way.
     pub tokens: usize,
+    /// How many such chunks these are for; 0 is as 1.
+    #[serde(default)]
+    pub chunks: usize,
 }
 
 impl Logs {
-    /// Logs for guesses of so many tokens, by some of the sessions: where more decode together, their rows are worth more
-    /// than guesses.
-    pub fn of(tokens: usize, sessions: usize) -> Self {
-        if tokens == 0 { Self::default() } else { Self { sessions: sessions.min(MOST_LOGS), tokens } }
+    /// Logs for so many chunks under way, each with so many guesses, of some of the sessions: where more decode together,
+    /// their rows are worth more than guesses.
+    pub fn of(drafts: usize, chunks: usize, sessions: usize) -> Self {
+        if drafts == 0 {
+            return Self::default();
+        }
+        Self { sessions: sessions.min(MOST_LOGS), tokens: drafts.saturating_mul(chunks), chunks }
+    }
+
+    /// The most guesses of one chunk.
+    pub fn drafts(self) -> usize {
+        self.tokens / self.chunks.max(1)
     }
 
     /// All tokens of which there are logs.
@@ -75,7 +87,7 @@ impl Logs {
 
     /// Rows of a step of which a token is wanted beyond one of each session.
     pub fn wanted(self) -> usize {
-        self.sessions.min(LOGS_IN_STEP).saturating_mul(self.tokens)
+        self.sessions.min(LOGS_IN_STEP).saturating_mul(self.drafts())
     }
 }
 
@@ -156,10 +168,11 @@ impl Wishes {
         }
     }
 
-    /// The same with guesses of at most so many tokens.
+    /// The same with chunks of at most so many guesses. In a row of several stages some may be sent ahead.
     #[must_use]
-    pub fn with_drafts(self, tokens: usize) -> Self {
-        let logs = Logs::of(tokens, self.sessions);
+    pub fn with_drafts(self, drafts: usize) -> Self {
+        let chunks = if self.shards == Some(1) { 1 } else { CHUNKS_UNDER_WAY };
+        let logs = Logs::of(drafts, chunks, self.sessions);
         Self { logs, step_wanted: self.step_wanted.saturating_add(logs.wanted()), ..self }
     }
 

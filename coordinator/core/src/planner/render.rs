@@ -56,7 +56,7 @@ fn cache(placement: &Placement) -> String {
 
 /// What of the states is there for guesses.
 fn logs(placement: &Placement) -> String {
-    let Logs { sessions, tokens } = placement.logs;
+    let Logs { sessions, tokens, .. } = placement.logs;
     if sessions == 0 {
         return String::new();
     }

@@ -33,7 +33,8 @@ pub(crate) struct Plan {
     pub(crate) unlucky: bool,
     /// How many of the guesses at its tokens are right, in percent.
     pub(crate) accepted: u64,
-    /// It always has so many guesses and knows how good they are; without it any number, of which it thinks anything.
+    /// It always has so many guesses, knows how good they are, and guesses the same again at the same place; without it any
+    /// number, of which it thinks anything.
     pub(crate) guesses: Option<usize>,
 }
 
@@ -136,10 +137,13 @@ impl Client {
     pub(crate) fn guess(&self, random: &mut Random) -> Vec<Draft> {
         let chance = if self.plan.guesses.is_some() { self.plan.accepted } else { random.between(0, 100) };
         let chance = chance as f32 / 100.0;
-        let count = self.plan.guesses.unwrap_or_else(|| random.size(0, 10));
-        let future = self.future.iter().skip(self.tokens.len()).copied().chain([7, 8, 9]).take(count);
-        let guess = |token| if random.between(1, 100) <= self.plan.accepted { token } else { token + 1 };
-        future.map(guess).map(|token| Draft { token, chance }).collect()
+        let count = self.plan.guesses.unwrap_or_else(|| random.size(0, 30));
+        let future = self.future.iter().copied().chain([7, 8, 9]).enumerate().skip(self.tokens.len()).take(count);
+        let mut guess = |(place, token)| {
+            let drawn = if self.plan.guesses.is_some() { mix(place as u64) % 100 + 1 } else { random.between(1, 100) };
+            if drawn <= self.plan.accepted { token } else { token + 1 }
+        };
+        future.map(&mut guess).map(|token| Draft { token, chance }).collect()
     }
 
     /// Takes a token; returns what the session is told of it.

@@ -40,7 +40,8 @@ fn random_limits(random: &mut Random) -> Limits {
         step_rows: random.size(17, 80),
         step_wanted: random.size(2, 20),
         log_sessions: random.size(0, 4),
-        log_tokens: if random.once_in(3) { 0 } else { random.size(1, 8) },
+        log_tokens: if random.once_in(3) { 0 } else { random.size(1, 24) },
+        chunk_drafts: random.size(1, 8),
         credits: random.size(1, 2 * stages + 1),
         prefill_rows: random.size(16, 48),
         prefill_percent: random.between(0, 300) as u32,
@@ -110,7 +111,7 @@ fn kind(reason: &FinishReason) -> String {
 #[test]
 fn every_session_ends_once_with_exactly_its_tokens() {
     let (mut ends, mut all_restored) = (BTreeMap::<String, usize>::new(), 0);
-    let (mut drafts, mut accepted) = (0, 0);
+    let (mut drafts, mut accepted, mut sent_ahead, mut void) = (0, 0, 0, 0);
     for seed in 0..SEEDS {
         let (reasons, restored, counts) = catch_unwind(AssertUnwindSafe(|| simulate(seed))).unwrap_or_else(|panic| {
             eprintln!("seed {seed} fails: repeat it with simulate({seed})");
@@ -119,6 +120,8 @@ fn every_session_ends_once_with_exactly_its_tokens() {
         all_restored += restored;
         drafts += counts.drafts;
         accepted += counts.accepted;
+        sent_ahead += counts.sent_ahead;
+        void += counts.void;
         for reason in &reasons {
             *ends.entry(kind(reason)).or_default() += 1;
         }
@@ -134,7 +137,8 @@ fn every_session_ends_once_with_exactly_its_tokens() {
     for kind in refusals.iter().chain(&losses).chain(&others) {
         assert!(ends.get(kind).is_some_and(|count| *count > 20), "{kind} is too rare");
     }
-    println!("{accepted} of {drafts} drafts were right");
+    println!("{accepted} of {drafts} drafts were right, {void} of {sent_ahead} chunks sent ahead were void");
+    assert!(void > 1_000 && sent_ahead - void > 1_000, "{void} of {sent_ahead} chunks sent ahead were void");
     assert!(accepted > 10_000 && drafts - accepted > 10_000, "{accepted} of {drafts} drafts were right");
     assert!(all_restored > 500, "{all_restored} went on in another row");
 }

@@ -25,6 +25,8 @@ struct Memory {
     unlucky: bool,
     generated_from: usize,
     sampled: BTreeMap<StepId, u32>,
+    /// The token that was sampled last, and its place.
+    newest: Option<(usize, u32)>,
 }
 
 /// How long things take, in microseconds.
@@ -89,11 +91,12 @@ impl Row {
         for slot in slots.iter().map(|slot| slot.0 as usize) {
             row.states[slot] = self.states[slot];
         }
-        // No step of the new row may run a token that a step of this one sampled.
+        // No step of the new row may run a token that a step of this one sampled, or be sent ahead of its result.
         let moved = |memory: &Memory| Memory {
             table: memory.table.clone(),
             log: memory.log.clone(),
             sampled: BTreeMap::new(),
+            newest: None,
             ..*memory
         };
         row.sessions = self.sessions.iter().map(|(session, memory)| (*session, moved(memory))).collect();
@@ -106,9 +109,9 @@ impl Row {
         for operation in step.operations {
             self.apply(operation);
         }
-        let (finish, busy) = self.pass(step.id, &step.chunks, now);
+        let (finish, busy, idle) = self.pass(step.id, &step.chunks, now);
         let results = step.chunks.iter().map(|chunk| self.compute(step.id, chunk)).collect();
-        let times = vec![StageTime { busy, ..StageTime::default() }; self.free.len()];
+        let times = idle.into_iter().map(|idle| StageTime { busy, idle, ..StageTime::default() }).collect();
         (finish, StepDone { epoch: step.epoch, step: step.id, results, times })
     }
 
@@ -146,6 +149,7 @@ impl Row {
                     unlucky: sampling.seed == UNLUCKY,
                     generated_from: generated_from as usize,
                     sampled: BTreeMap::new(),
+                    newest: None,
                 };
                 assert!(self.sessions.insert(session, memory).is_none());
             }
@@ -162,8 +166,9 @@ impl Row {
         }
     }
 
-    /// Lets the step pass all stages, each behind what it has to do before.
-    fn pass(&mut self, id: StepId, chunks: &[Chunk], now: u64) -> (u64, u64) {
+    /// Lets the step pass all stages, each behind what it has to do before. Returns when it has, how long each stage computed,
+    /// and how long each had waited for it.
+    fn pass(&mut self, id: StepId, chunks: &[Chunk], now: u64) -> (u64, u64, Vec<u64>) {
         let sampled = chunks.iter().filter_map(|chunk| match chunk.input {
             ChunkInput::Sampled { step } => self.finished.get(&step),
             _ => None,
@@ -171,8 +176,10 @@ impl Row {
         let mut time = sampled.copied().fold(now, u64::max);
         let rows: usize = chunks.iter().map(|chunk| chunk.input.rows()).sum();
         let busy = if rows == 0 { 1 } else { self.costs.step + self.costs.row * rows as u64 };
+        let mut idle = Vec::new();
         for stage in 0..self.free.len() {
             let hop = if stage == 0 { 0 } else { self.costs.hop };
+            idle.push((time + hop).saturating_sub(self.free[stage]));
             time = (time + hop).max(self.free[stage]) + busy;
             self.free[stage] = time;
             self.busy[stage] += busy;
@@ -184,7 +191,7 @@ impl Row {
         if decodes > 0 {
             self.decode_steps.push((decodes, busy));
         }
-        (time, busy)
+        (time, busy, idle)
     }
 
     fn compute(&mut self, step: StepId, chunk: &Chunk) -> ChunkResult {
@@ -196,12 +203,17 @@ impl Row {
             ChunkInput::Rows { .. } => panic!("nobody sends vectors"),
         };
         let start = chunk.start as usize;
+        let is_ahead = chunk.wanted.drafts() as usize >= tokens.len();
+        let is_void = is_ahead && memory.newest != Some((start, tokens[0]));
         let accepted = start.checked_sub(memory.certain).filter(|accepted| *accepted <= memory.log.len());
         let accepted = accepted.expect("a gap in the tokens, or a rejected draft before it");
         let mut state = memory.log[..accepted].iter().fold(self.states[memory.slot], |state, one| advance(state, *one));
         let certain = start + tokens.len() - chunk.wanted.drafts() as usize;
         let first = tokens.len() - chunk.wanted.wanted_rows(tokens.len());
-        let (mut sampled, mut log): (Vec<u32>, _) = (Vec::new(), Vec::new());
+        let (mut sampled, mut log): (Vec<u32>, _) = (Vec::new(), memory.log[..accepted].to_vec());
+        for token in log.drain(..(certain - memory.certain).min(accepted)) {
+            self.states[memory.slot] = advance(self.states[memory.slot], token);
+        }
         let mut agrees = true;
         for (row, token) in tokens.iter().enumerate() {
             let position = start + row;
@@ -225,6 +237,10 @@ impl Row {
             }
         }
         (memory.certain, memory.log) = (certain, log);
+        if is_void {
+            return ChunkResult { session: chunk.session, outcome: Outcome::Void };
+        }
+        memory.newest = sampled.last().map(|token| (start + first + sampled.len(), *token));
         let outcome = match chunk.wanted {
             Wanted::Nothing => Outcome::Stored,
             Wanted::Vector => Outcome::Vector(vec![certain as f32]),

@@ -1,6 +1,7 @@
 //! How well the row is used: runs without trouble, of which the figures are known.
 
 use paceline_core::Limits;
+use paceline_core::drafts::CHUNKS_UNDER_WAY;
 use paceline_core::limits::LEAST_PREFILL_ROWS;
 
 use crate::client::Plan;
@@ -148,6 +149,55 @@ fn drafts_never_cost_much_and_bring_much_where_they_are_right() {
                 }
                 let many = gain(costs, stages, 8, accepted);
                 assert!(many > 0.95, "8 sessions, {costs:?}, {stages} stages, {accepted}% right: {many}");
+            }
+        }
+    }
+}
+
+/// How much sooner it is over with chunks that are sent ahead than with one block of seven drafts of a session after the
+/// other, and how many were sent ahead.
+fn filled(costs: Costs, stages: usize, sessions: u64, accepted: u64) -> (f64, u64) {
+    let usual = limits(stages);
+    let run = |credits: usize| {
+        let guesses = Some(7 * CHUNKS_UNDER_WAY);
+        let plans = (0..sessions).map(|_| Plan { accepted, guesses, ..plan(0, 20, 1_500) }).collect();
+        let logs = Limits { log_sessions: 4, log_tokens: 7 * CHUNKS_UNDER_WAY, chunk_drafts: 7, ..usual.clone() };
+        let world = run_at(costs, Limits { credits, step_wanted: usual.step_wanted + 2 * 7, ..logs }, plans);
+        (world.now as f64, world.coordinator.status().speculation.sent_ahead)
+    };
+    // The last credit is for others.
+    let ((one_by_one, none), (filled, sent_ahead)) =
+        (run(usual.credits.min(sessions as usize + 1)), run(usual.credits));
+    assert!(none == 0 || sessions > 1);
+    let gain = one_by_one / filled;
+    println!("{costs:?}, {stages} stages, {sessions} sessions, {accepted}% right: {gain}, {sent_ahead} sent ahead");
+    (gain, sent_ahead)
+}
+
+#[test]
+fn idle_stages_are_filled_where_drafts_are_likely() {
+    for row in [20, 200] {
+        for hop in [1_000, 5_000, 20_000] {
+            let costs = Costs { row, hop, ..COSTS };
+            let (gain, sent_ahead) = filled(costs, 4, 1, 90);
+            assert!(gain > 1.3 && sent_ahead > 100, "{costs:?}, 90% right: {gain}");
+            let (gain, _) = filled(costs, 4, 1, 60);
+            assert!(gain > 0.97, "{costs:?}, 60% right: {gain}");
+        }
+    }
+}
+
+#[test]
+fn chunks_sent_ahead_never_cost_much() {
+    for (stages, hop) in [(1, 100), (2, 100), (4, 5_000)] {
+        for row in [0, 400, 5_000] {
+            for accepted in [0, 60, 90, 100] {
+                for sessions in [1, 3] {
+                    let costs = Costs { row, hop, ..COSTS };
+                    let (gain, sent_ahead) = filled(costs, stages, sessions, accepted);
+                    assert!(gain > 0.95, "{costs:?}, {stages} stages, {sessions} sessions, {accepted}% right: {gain}");
+                    assert!(stages > 1 || sent_ahead == 0);
+                }
             }
         }
     }
