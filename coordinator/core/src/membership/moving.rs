@@ -143,7 +143,7 @@ impl Membership {
                 State::Beside { row, step: Step::Making }
             }
             Some(reason) => {
-                self.settle(&change, ticket.is_some(), nodes.len());
+                self.settle(&change, ticket.is_some(), nodes.len(), now);
                 self.row = None;
                 actions.push(Action::MakeRoom { epoch: from });
                 self.release(from, now, actions);
@@ -230,7 +230,7 @@ impl Membership {
             row.phase = Phase::Serving;
             actions.push(Action::Switch { epoch: row.epoch });
             (self.placed, self.row) = (now, Some(row));
-            self.settle(&moving.change, moving.ticket.is_some(), moving.after.len());
+            self.settle(&moving.change, moving.ticket.is_some(), moving.after.len(), now);
         }
         self.moving = Some(moving);
     }

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use paceline_proto::NodeId;
 
-use super::node::Stay;
+use super::node::{Node, Stay};
 use super::row::{Phase, Row};
 use super::{Action, Change, Membership, Outcome, Refusal, Report, Ticket, stage_nodes};
 use crate::planner::Placement;
@@ -95,11 +95,22 @@ impl Membership {
     }
 
     /// What people, or nodes, want is so from now on.
-    pub(super) fn settle(&mut self, change: &Change, by_people: bool, stages: usize) {
+    pub(super) fn settle(&mut self, change: &Change, by_people: bool, stages: usize, now: Duration) {
         self.mark(change);
         self.enough = stages;
-        if by_people && *change != Change::Rebalance {
-            self.wanted = stages;
+        if !by_people {
+            return;
+        }
+        // Nodes that are held off would have taken the places of those that are taken out: the row grows when they may.
+        let held_off = |(id, node): &(&NodeId, &Node)| {
+            node.held_off > now && node.stay == Stay::Stays && !self.drained.contains(id)
+        };
+        match change {
+            Change::Add { .. } => self.wanted = stages,
+            Change::Drain { .. } | Change::Remove { .. } => {
+                self.wanted = self.wanted.min(stages + self.nodes.iter().filter(held_off).count());
+            }
+            Change::Rebalance => {}
         }
     }
 

@@ -208,6 +208,20 @@ fn a_drain_puts_free_nodes_in_the_place_of_others() {
 }
 
 #[test]
+fn a_row_that_is_drained_while_a_node_is_held_off_grows_again() {
+    let mut world = World::serving(&[1, 2]);
+    world.join(3);
+    world.on(Event::Failed { node: node(2), epoch: Epoch(1), reason: "no memory".into() });
+    world.on(Event::Released { node: node(1), epoch: Epoch(1) });
+    let epoch = world.membership.view().epoch.expect("a row without the node that failed");
+    world.serve(&nodes(&[1, 3]), epoch);
+    assert_eq!(world.change(drain(&[3])).outcome, Outcome::Moved);
+    assert_eq!(world.row(), nodes(&[1]));
+    let (_, row) = row_of(&world.pass(HOLD_OFF, &[1, 2, 3]));
+    assert_eq!(row, nodes(&[1, 2]));
+}
+
+#[test]
 fn what_cannot_be_is_refused_and_changes_nothing() {
     let mut world = World::new(2);
     world.join(1);
