@@ -5,6 +5,8 @@
 //! chunk instead of sent. The outcome of such a chunk is held back until then: a session never gets a token whose
 //! predecessor it has not accepted. Chunks of drafts that are sent ahead (`ahead.rs`) are matched in the same way.
 
+mod matching;
+
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,7 +15,6 @@ use paceline_proto::{
     Chunk, ChunkInput, Operation, Outcome, PageId, Reused, SamplingSettings, SessionId, Slot, StepId, Verified, Wanted,
 };
 
-use super::ahead::Chain;
 use super::caching::Caching;
 use super::compose::Sent;
 use super::following::Following;
@@ -213,13 +214,6 @@ impl Running {
         true
     }
 
-    /// Whatever was sent ahead is as if it had never been sent.
-    fn retract(&mut self) {
-        self.speculation.chain = Chain::default();
-        self.sent = self.sent.min(self.speculation.certain);
-        self.caching.verified = self.caching.verified.min(self.sent);
-    }
-
     /// Its tokens of which it is known what they are: the one that was run ahead too, when it is back.
     pub(super) fn known_tokens(&self) -> usize {
         self.caching.history.len() + usize::from(self.ahead.as_ref().is_some_and(|ahead| ahead.token.is_some()))
@@ -254,11 +248,6 @@ impl Running {
             return Readiness::Ahead;
         }
         Readiness::Nothing
-    }
-
-    /// All that it wants is sent, a token is owed for it, and that token is not run ahead.
-    pub(super) fn waits_for_token(&self) -> bool {
-        self.owed && self.wishes.is_empty() && self.ahead.is_none()
     }
 
     /// Rows that it wants run and that are not sent.
@@ -364,33 +353,6 @@ impl Running {
         Ok(None)
     }
 
-    /// Matches a wish with the chunk that was run ahead of it.
-    fn matched(&mut self, ahead: Ahead, wish: &Wish) -> Result<Option<Came>, Misuse> {
-        let token = ahead.token.expect("the token was delivered, or the session would be owed it");
-        if wish.wanted != Wanted::Sample || wish.input != Input::Tokens(vec![token]) {
-            return Err(Misuse::NotTheToken);
-        }
-        self.caching.history.push(token);
-        if let Some(outcome) = ahead.held {
-            return Ok(Some(Came { outcome, position: self.sent, drafts: 0 }));
-        }
-        self.owed = true;
-        self.samples = Some(ahead.step);
-        Ok(None)
-    }
-
-    /// Matches a wish with the first chunk of drafts that was sent ahead.
-    fn matched_ahead(&mut self, wish: &Wish) -> Result<Option<Came>, Misuse> {
-        let (first, held) = self.speculation.chain.matched(wish).ok_or(Misuse::NotTheToken)?;
-        self.caching.history.push(first);
-        self.speculation.certain += 1;
-        self.owed = true;
-        if held.is_none() {
-            self.speculation.offer_further(wish, self.token_limit);
-        }
-        Ok(held.map(|came| self.got(came)))
-    }
-
     /// Cuts the next chunk from what is wanted, for `step`; its vectors, if it has any, go to the end of `values`. Nothing
     /// if something would be wanted of it and no row may be.
     pub(super) fn cut(&mut self, step: StepId, bounds: Bounds, values: &mut Vec<f32>) -> Option<Chunk> {
@@ -419,13 +381,6 @@ impl Running {
         }
         self.samples = (wanted == Wanted::Sample).then_some(step);
         Some(self.chunk(step, input, wanted))
-    }
-
-    /// The chunk that runs the token on its way.
-    pub(super) fn run_ahead(&mut self, step: StepId) -> Option<Chunk> {
-        let sampled = self.samples?;
-        self.ahead = Some(Ahead { step, token: None, held: None });
-        Some(self.chunk(step, ChunkInput::Sampled { step: sampled }, Wanted::Sample))
     }
 
     pub(super) fn chunk(&mut self, step: StepId, input: ChunkInput, wanted: Wanted) -> Chunk {
