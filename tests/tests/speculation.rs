@@ -319,7 +319,7 @@ fn drafts_of_another_model_change_nothing() {
 #[test]
 fn a_model_that_drafts_for_itself_is_right() {
     for name in ["nano16-f32", "nano-moe-f32", "tiny-hybrid-mtp-q8_0"] {
-        for (run, right) in check_tail(&with_draft(name, name), &TAILS, UNCERTAIN) {
+        for (run, right) in check_tail(&with_draft(name, name), &TAILS, UNCERTAIN - 1) {
             assert!(run > ANSWER / 2 && run == right, "{name}: {right} of {run} guesses were right");
         }
     }

@@ -100,7 +100,8 @@ pub(crate) struct SelfcheckArgs {
     /// Run every combination for every type of keys and values, the slow kernels too, however long it takes.
     #[arg(long)]
     pub(crate) full: bool,
-    /// Prompts whose answers with drafts are compared with those without [default: 4, with --full 40].
+    /// Prompts whose answers with drafts are compared with those without, greedy and with the seeds of a full check
+    /// [default: 4, with --full 40].
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=10_000))]
     pub(crate) prompts: Option<u32>,
     /// Compare answers with the drafts of this model too: a GGUF file with the same vocabulary.

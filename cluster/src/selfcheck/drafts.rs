@@ -19,7 +19,7 @@ use crate::cli::{DraftArgs, DraftSource, SelfcheckArgs};
 const ANSWER: usize = 24;
 /// Prompts, and prompts of a full check, if nothing else is asked for.
 const PROMPTS: [usize; 2] = [4, 40];
-/// Seeds of sampled answers besides the greedy one, and those of a full check.
+/// Seeds of sampled answers besides the greedy one, and those of a full check or one of more prompts.
 const SEEDS: [u64; 2] = [1, 4];
 /// Sessions at once.
 const TOGETHER: usize = 8;
@@ -70,7 +70,8 @@ pub(super) fn check(gguf: &Arc<Gguf>, arguments: &SelfcheckArgs, kind: KvType, t
 }
 
 fn asked(arguments: &SelfcheckArgs, text: &[u32]) -> Vec<Asked> {
-    let full = usize::from(arguments.full);
+    // Whoever wants more prompts wants to know it well.
+    let full = usize::from(arguments.full || arguments.prompts.is_some());
     let sampled = (1..=SEEDS[full]).map(|seed| SamplingSettings { seed, ..SamplingSettings::default() });
     let ways: Vec<SamplingSettings> = std::iter::once(greedy()).chain(sampled).collect();
     let prompts = arguments.prompts.map_or(PROMPTS[full], |prompts| prompts as usize);

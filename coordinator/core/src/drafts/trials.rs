@@ -142,6 +142,8 @@ impl Crowd {
         let way = match (drafts, self.way) {
             (Some(way), _) => way,
             (None, Way::Plain) => Way::Plain,
+            // Sessions have none of their own. Where the tail has some, waiting for others would keep it from being asked.
+            (None, Way::Own) if self.rates[Way::Asking as usize].is_some() => Way::Own,
             // Nobody had drafts: nothing is learned of them, and nothing is lost by taking them when they come.
             (None, Way::Own | Way::Asking) => return,
         };
@@ -186,11 +188,17 @@ mod tests {
 
     use super::*;
 
-    /// Trials, and the time.
-    #[derive(Default)]
+    /// Trials, the time, and whether sessions have drafts of their own.
     struct World {
         trials: Trials,
         now: f64,
+        own_drafts: bool,
+    }
+
+    impl Default for World {
+        fn default() -> Self {
+            Self { trials: Trials::default(), now: 0.0, own_drafts: true }
+        }
     }
 
     impl World {
@@ -201,7 +209,7 @@ mod tests {
                 let way = self.trials.way(sessions);
                 let (time, tokens) = step(way);
                 (self.now, all) = (self.now + time, all + tokens);
-                let (drafted, asked) = (way >= Way::Own, way == Way::Asking);
+                let (drafted, asked) = (way == Way::Asking || (way == Way::Own && self.own_drafts), way == Way::Asking);
                 let brought = Brought { sessions, tokens, decodes: true, drafted, asked };
                 self.trials.observe(Duration::from_secs_f64(self.now), brought);
             }
@@ -229,6 +237,16 @@ mod tests {
             world.run(1, 30.0, costs(own, asking));
             assert_eq!(world.trials.crowds[0].best, best, "{own:?} {asking:?}");
             assert_eq!(world.trials.way(40), Way::Asking, "nothing is known of a crowd");
+        }
+    }
+
+    #[test]
+    fn the_tail_is_asked_where_sessions_have_no_drafts_of_their_own() {
+        for (asking, best, least) in [((1.4, 4), Way::Asking, 3800), ((1.9, 1), Way::Own, 1400)] {
+            let mut world = World { own_drafts: false, ..World::default() };
+            let tokens = world.run(1, 30.0, costs((1.0, 1), asking));
+            assert_eq!(world.trials.crowds[0].best, best, "{asking:?}");
+            assert!(tokens > least, "{tokens} tokens in half a minute, {asking:?}");
         }
     }
 
