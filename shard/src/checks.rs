@@ -22,7 +22,7 @@ pub(crate) fn check_chunks(
 ) -> Result<()> {
     let (mut rows, mut wanted) = (0_usize, 0_usize);
     for chunk in step.chunks.iter_mut().filter(|chunk| !chunk.void && !is_cancelled(chunk.session)) {
-        check_chunk(chunk, sessions, memory)?;
+        check_chunk(chunk, sessions)?;
         check_drafts(chunk, sessions, memory)?;
         let session = chunk.session;
         if sessions.get_mut(session)?.ran_in.replace(step.id) == Some(step.id) {
@@ -41,15 +41,13 @@ pub(crate) fn check_chunks(
 }
 
 /// Checks that a chunk has rows, and that its session has pages for them.
-fn check_chunk(chunk: &Chunk, sessions: &SessionTable, memory: &MemorySpec) -> Result<()> {
+fn check_chunk(chunk: &Chunk, sessions: &SessionTable) -> Result<()> {
     let session = chunk.session;
-    let pages = sessions.get(session)?.pages.len();
+    let granted = sessions.room_of(sessions.get(session)?);
     if chunk.input.rows() == 0 {
         return Err(Error::EmptyChunk { session });
     }
     let end = (chunk.start as usize).saturating_add(chunk.input.rows());
-    // Positions are counted in 32 bits.
-    let granted = pages.saturating_mul(memory.page_tokens).min(u32::MAX as usize);
     if end > granted {
         return Err(Error::BeyondPages { session, end, granted });
     }

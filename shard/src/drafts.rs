@@ -3,6 +3,8 @@
 //! Read [`Drafter`] first: it sees what a step has made certain, in order, and guesses on where that is wanted. What it
 //! remembers lies in pages and slots of the same numbers as the tail's. Guesses never change a text, they only save steps.
 
+use std::ops::Range;
+
 use paceline_compute::LoadedStage;
 use paceline_compute::device::{ChunkLog, ChunkRows, MemoryOperation, MemoryUse, StepInputs};
 use paceline_compute::program::Buffer;
@@ -182,10 +184,7 @@ fn read(loaded: &mut dyn LoadedStage, readings: &[Reading<'_>], vectors: &[f32])
         let Reading { start, slot, pages, log, .. } = *reading;
         chunks.push(ChunkRows { first_row, rows, start, slot, pages, log });
         tokens.extend_from_slice(&reading.tokens);
-        positions.extend((start..reading.end()).map(|at| {
-            let at = u32::try_from(at).expect("tokens are counted in 32 bits");
-            [at, at, at, 0]
-        }));
+        positions.extend(positions_of(start..reading.end()));
         if reading.guess {
             wanted.push(u32::try_from(tokens.len() - 1).expect("a step has some thousand rows"));
         }
@@ -193,6 +192,14 @@ fn read(loaded: &mut dyn LoadedStage, readings: &[Reading<'_>], vectors: &[f32])
     let (tokens, positions, wanted) = (&tokens[..], &positions[..], &wanted[..]);
     loaded.run(&StepInputs { chunks: &chunks, tokens, vectors, positions, wanted })?;
     Ok(())
+}
+
+/// Positions as rows have them.
+fn positions_of(positions: Range<usize>) -> impl Iterator<Item = [u32; 4]> {
+    positions.map(|at| {
+        let at = u32::try_from(at).expect("tokens are counted in 32 bits");
+        [at, at, at, 0]
+    })
 }
 
 /// The most probable of the first `vocabulary` tokens of a wanted row.

@@ -92,9 +92,9 @@ impl SessionTable {
         self.sessions.get_mut(&session).ok_or(Error::UnknownSession { session })
     }
 
-    /// How many tokens a session's pages hold.
+    /// How many tokens a session's pages hold; positions are counted in 32 bits.
     pub(crate) fn room_of(&self, memory: &SessionMemory) -> usize {
-        memory.pages.len() * self.memory.page_tokens
+        memory.pages.len().saturating_mul(self.memory.page_tokens).min(u32::MAX as usize)
     }
 
     /// All open sessions, ascending.

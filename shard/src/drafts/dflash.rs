@@ -3,7 +3,6 @@
 //! What it knows of the tokens before are keys and values that it makes of the tail's features, for every row that is
 //! certain; those of a block itself are overwritten when its tokens are.
 
-use std::ops::Range;
 use std::sync::Arc;
 
 use paceline_compute::device::{ChunkLog, ChunkRows, LogSpec, MemoryOperation, MemorySpec, MemoryUse, StepInputs};
@@ -13,7 +12,7 @@ use paceline_gguf::{DflashShape, Gguf};
 use paceline_model::{DRAFT, INJECT};
 use paceline_proto::Drafted;
 
-use super::{Certain, Drafter, best};
+use super::{Certain, Drafter, best, positions_of};
 use crate::{Error, Result};
 
 /// A DFlash model beside a tail.
@@ -161,12 +160,4 @@ impl Drafter for DflashDrafter {
 
 fn chunk_rows(first_row: usize, start: usize, rows: usize, pages: &[u32]) -> ChunkRows<'_> {
     ChunkRows { first_row, rows, start, slot: 0, pages, log: ChunkLog::default() }
-}
-
-/// Positions as rows have them.
-fn positions_of(positions: Range<usize>) -> impl Iterator<Item = [u32; 4]> {
-    positions.map(|at| {
-        let at = u32::try_from(at).expect("tokens are counted in 32 bits");
-        [at, at, at, 0]
-    })
 }

@@ -52,14 +52,18 @@ fn good() -> Step {
 }
 
 impl Step {
-    fn run(&self, stage: &mut CpuStage) -> crate::Result<()> {
-        stage.run(&StepInputs {
+    fn inputs(&self) -> StepInputs<'_> {
+        StepInputs {
             chunks: &self.chunks,
             tokens: &self.tokens,
             vectors: &self.vectors,
             positions: &self.positions,
             wanted: &self.wanted,
-        })
+        }
+    }
+
+    fn run(&self, stage: &mut CpuStage) -> crate::Result<()> {
+        stage.run(&self.inputs())
     }
 }
 
@@ -182,13 +186,7 @@ fn entries_are_run_apart() {
     fixture.record(Op::AddBias { buffer: stream, bias: scale });
     let mut stage = fixture.load(Isa::detect(), 2);
     let step = good();
-    let inputs = StepInputs {
-        chunks: &step.chunks,
-        tokens: &step.tokens,
-        vectors: &step.vectors,
-        positions: &step.positions,
-        wanted: &step.wanted,
-    };
+    let inputs = step.inputs();
     let read = |stage: &mut CpuStage, buffer, width| {
         let mut values = vec![0.0; width];
         stage.read(buffer, 1..2, &mut values).unwrap();
@@ -225,13 +223,7 @@ fn observers_see_every_operation() {
     let mut stage = fixture.load(Isa::detect(), 2);
     let step = good();
     let mut seen = Vec::new();
-    let inputs = StepInputs {
-        chunks: &step.chunks,
-        tokens: &step.tokens,
-        vectors: &step.vectors,
-        positions: &step.positions,
-        wanted: &step.wanted,
-    };
+    let inputs = step.inputs();
     stage.run_observed(&inputs, &mut |index, read| seen.push((index, read(stream)[0], read(hidden).len()))).unwrap();
     assert_eq!(seen, [(0, 28.0, 8), (1, 28.0, 8)]);
 }
