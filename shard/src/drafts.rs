@@ -9,6 +9,7 @@ use paceline_compute::LoadedStage;
 use paceline_compute::device::{ChunkLog, ChunkRows, MemoryOperation, MemoryUse, StepInputs};
 use paceline_compute::program::Buffer;
 use paceline_proto::{Chunk, ChunkInput, ChunkResult, Drafted, Outcome, Verify, Wanted};
+use paceline_sampling::most_probable_token;
 
 use crate::Result;
 use crate::sessions::SessionTable;
@@ -206,33 +207,7 @@ fn positions_of(positions: Range<usize>) -> impl Iterator<Item = [u32; 4]> {
 fn best(loaded: &mut dyn LoadedStage, logits: Buffer, row: usize, vocabulary: usize) -> Result<Drafted> {
     let mut values = vec![0.0; loaded.program().width(logits)];
     loaded.read(logits, row..row + 1, &mut values)?;
-    values.truncate(vocabulary);
-    Ok(most_probable(&values))
-}
-
-/// The most probable token, the lowest of several, and its probability.
-fn most_probable(logits: &[f32]) -> Drafted {
-    let mut best = (0, f32::NEG_INFINITY);
-    for (token, logit) in (0..).zip(logits) {
-        if *logit > best.1 {
-            best = (token, *logit);
-        }
-    }
-    let mass: f64 = logits.iter().map(|logit| f64::from(logit - best.1).exp()).sum();
-    // A row without a single finite logit is improbable as a whole.
-    let probability = if mass.is_finite() && mass > 0.0 { (1.0 / mass) as f32 } else { 0.0 };
-    Drafted { token: best.0, probability }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_most_probable_token_is_the_lowest_of_several() {
-        let found = most_probable(&[0.0, 2.0_f32.ln(), 2.0_f32.ln(), f32::NEG_INFINITY]);
-        assert_eq!(found.token, 1);
-        assert!((found.probability - 0.4).abs() < 1e-6, "{found:?}");
-        assert_eq!(most_probable(&[f32::NAN, f32::NAN]).probability, 0.0);
-    }
+    // A row without a single possible token is improbable as a whole.
+    let (token, probability) = most_probable_token(&values[..vocabulary]).unwrap_or_default();
+    Ok(Drafted { token, probability })
 }

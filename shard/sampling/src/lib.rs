@@ -18,6 +18,7 @@ mod vocabulary;
 mod weight;
 
 pub use error::{Error, Result};
+pub use logprobs::most_probable_token;
 pub use sampler::Sampler;
 pub use settings::MAX_LOGPROBS;
 pub use vocabulary::Vocabulary;

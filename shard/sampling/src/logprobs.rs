@@ -37,6 +37,14 @@ impl Reporter {
     }
 }
 
+/// The most probable token, the lowest of several, and its probability; none in a row without a possible one, or with
+/// one that is not a number.
+pub fn most_probable_token(logits: &[f32]) -> Option<(u32, f32)> {
+    let Candidate { token, logit: largest } = best(logits).filter(|best| best.logit.is_finite())?;
+    let mass = Scale { largest, temperature: 1.0 }.mass(logits);
+    mass.is_finite().then_some((token, (1.0 / mass) as f32))
+}
+
 /// The logarithm of the sum of the exponentials; exact zeros for a row of only impossible tokens.
 fn log_sum_exp(logits: &[f32]) -> f64 {
     let Some(Candidate { logit: largest, .. }) = best(logits) else { return 0.0 };
@@ -54,6 +62,16 @@ mod tests {
         let mut reporter = Reporter::default();
         reporter.keep(logits);
         reporter.report(chosen, count)
+    }
+
+    #[test]
+    fn the_most_probable_token_is_the_lowest_of_several() {
+        let (token, probability) = most_probable_token(&[0.0, 2.0_f32.ln(), 2.0_f32.ln(), f32::NEG_INFINITY]).unwrap();
+        assert_eq!(token, 1);
+        assert!((probability - 0.4).abs() < 1e-6, "{probability}");
+        for improbable in [&[f32::NEG_INFINITY; 2][..], &[0.0, f32::NAN], &[f32::NAN; 2], &[0.0, f32::INFINITY], &[]] {
+            assert_eq!(most_probable_token(improbable), None);
+        }
     }
 
     #[test]

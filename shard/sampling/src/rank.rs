@@ -17,13 +17,23 @@ pub(crate) fn usable(logit: f32) -> f32 {
 
 /// The token with the largest logit, the lowest of several; none if all are impossible.
 pub(crate) fn best(logits: &[f32]) -> Option<Candidate> {
-    let mut best = Candidate { token: 0, logit: f32::NEG_INFINITY };
-    for (token, &logit) in (0..).zip(logits) {
-        if logit > best.logit {
-            best = Candidate { token, logit };
+    let largest = largest(logits);
+    let token = (0..).zip(logits).find(|(_, logit)| **logit == largest).map(|(token, _)| token)?;
+    (largest > f32::NEG_INFINITY).then_some(Candidate { token, logit: largest })
+}
+
+/// The largest logit that is a number. A vocabulary has some hundred thousand: this is written so that a compiler looks at several at once.
+fn largest(logits: &[f32]) -> f32 {
+    let larger = |one: f32, other: f32| if other > one { other } else { one };
+    const LANES: usize = 32;
+    let mut largest = [f32::NEG_INFINITY; LANES];
+    let (pieces, rest) = logits.as_chunks::<LANES>();
+    for piece in pieces {
+        for (largest, logit) in largest.iter_mut().zip(piece) {
+            *largest = larger(*largest, *logit);
         }
     }
-    (best.logit > f32::NEG_INFINITY).then_some(best)
+    largest.into_iter().chain(rest.iter().copied()).fold(f32::NEG_INFINITY, larger)
 }
 
 /// Replaces `found` by the `count` most probable tokens, most probable first and the lower token first of two that

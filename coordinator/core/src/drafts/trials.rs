@@ -10,10 +10,14 @@ use std::time::Duration;
 
 /// Steps of a window.
 const STEPS: u32 = 24;
+/// Steps after which a window in another way ends early, where it makes
+const FEW_STEPS: u32 = STEPS / 4;
+/// less than this part of the tokens that the best way makes: chance does not explain that, and it is time lost.
+const HOPELESS: f64 = 0.7;
 /// Steps after a change that belong to no window.
 const SETTLING: u32 = 2;
 /// A window says something of drafts if so many of its steps had any.
-const TELLING: u32 = STEPS / 4;
+const TELLING: u32 = FEW_STEPS;
 /// Drafts are kept unless they are slower than this part of doing without: windows differ by chance.
 const MARGIN: f64 = 0.98;
 /// Times of a window in vain before another one in vain, at least; then twice as long, and so on,
@@ -116,8 +120,9 @@ impl Trials {
         window.drafted += u32::from(brought.drafted);
         window.asked += u32::from(brought.asked);
         window.tokens += brought.tokens;
-        if window.steps == STEPS {
-            let (tokens, time) = (window.tokens, now.saturating_sub(window.began));
+        let (tokens, time) = (window.tokens, now.saturating_sub(window.began));
+        let hopeless = window.steps >= FEW_STEPS && self.crowds[crowd].is_hopeless(tokens, time);
+        if window.steps == STEPS || hopeless {
             // What was done, whatever was wanted: without a draft model nobody is asked, without drafts it is plain.
             let way = match (window.asked >= TELLING, window.drafted >= TELLING) {
                 (true, _) => Some(Way::Asking),
@@ -137,6 +142,12 @@ impl Window {
 }
 
 impl Crowd {
+    /// Whether a trial that made so many tokens in the time need not go on.
+    fn is_hopeless(&self, tokens: usize, time: Duration) -> bool {
+        let best = self.rates[self.best as usize].filter(|_| self.way != self.best);
+        best.is_some_and(|best| rate(tokens, time) < HOPELESS * best)
+    }
+
     /// A window with drafts of this way, or with none, made so many tokens in the time.
     fn learn(&mut self, drafts: Option<Way>, tokens: usize, now: Duration, time: Duration) {
         let way = match (drafts, self.way) {
@@ -147,7 +158,7 @@ impl Crowd {
             // Nobody had drafts: nothing is learned of them, and nothing is lost by taking them when they come.
             (None, Way::Own | Way::Asking) => return,
         };
-        let rate = tokens as f64 / time.as_secs_f64().max(f64::MIN_POSITIVE);
+        let rate = rate(tokens, time);
         let known = &mut self.rates[way as usize];
         // What was found long ago says nothing.
         let is_best = way == self.best;
@@ -175,6 +186,11 @@ impl Crowd {
             self.way = others[self.tried % others.len()];
         }
     }
+}
+
+/// Tokens per second.
+fn rate(tokens: usize, time: Duration) -> f64 {
+    tokens as f64 / time.as_secs_f64().max(f64::MIN_POSITIVE)
 }
 
 fn crowd(sessions: usize) -> usize {

@@ -2,7 +2,7 @@
 //!
 //! A vector has one group of four columns of each row. A field of `b` bits per code makes `b`
 //! vectors of bytes out of the eight groups: group `g` lies in vector `g mod b`, at bit
-//! `b · (g div b)` of each byte. Codes of 3, 5 and 6 bits are two such fields.
+//! `b · (g div b)` of each byte. Codes of 3 and 5 bits are two such fields; those of 6 bits lie as [`SixBits`] says.
 
 #![expect(unsafe_code, reason = "promises that packed data are plain bytes")]
 
@@ -151,21 +151,21 @@ impl Codes for ThreeBits {
     }
 }
 
-/// Nibbles and a field of `HIGH` bits above them.
+/// Nibbles and a bit above each.
 #[repr(C)]
-pub(super) struct Joined<const HIGH: usize> {
+pub(super) struct Joined {
     low: [Vector; 4],
-    high: [Vector; HIGH],
+    high: [Vector; 1],
 }
 
 // SAFETY: nothing but bytes.
-unsafe impl<const HIGH: usize> Plain for Joined<HIGH> {}
+unsafe impl Plain for Joined {}
 
 /// Nibbles and a fifth bit.
 pub(super) struct FiveBits;
 
 impl Codes for FiveBits {
-    type Data = Joined<1>;
+    type Data = Joined;
     const SMALL: bool = true;
 
     fn store(Joined { low, high }: &mut Self::Data, lane: usize, codes: &[u8; 32]) {
@@ -192,34 +192,39 @@ impl Codes for FiveBits {
     }
 }
 
-/// Nibbles and a pair of bits.
+/// Whole codes of three groups in the low bits of three vectors, and a fourth group's pairs of bits above them: so
+/// three of four need nothing but a mask. Groups 0 to 3 lie in the first three vectors, the others in the last.
 pub(super) struct SixBits;
 
 impl Codes for SixBits {
-    type Data = Joined<2>;
+    type Data = [[Vector; 3]; 2];
     const SMALL: bool = true;
     const LABORIOUS: bool = true;
 
-    fn store(Joined { low, high }: &mut Self::Data, lane: usize, codes: &[u8; 32]) {
-        store_field(low, lane, *codes);
-        store_field(high, lane, codes.map(|code| code >> 4));
+    fn store(data: &mut Self::Data, lane: usize, codes: &[u8; 32]) {
+        for (vectors, codes) in data.iter_mut().zip(codes.as_chunks::<16>().0) {
+            let (groups, _) = codes.as_chunks::<4>();
+            for (index, vector) in vectors.iter_mut().enumerate() {
+                for (place, byte) in vector[4 * lane..][..4].iter_mut().enumerate() {
+                    *byte = groups[index][place] | ((groups[3][place] >> (2 * index)) << 6);
+                }
+            }
+        }
     }
 
     #[inline(always)]
-    fn load<S: Simd>(s: S, Joined { low, high }: &Self::Data) -> [S::I; COLUMN_GROUPS] {
-        let mut groups = FourBits::load(s, low);
-        let (even, odd) = (s.load_bytes(&high[0]), s.load_bytes(&high[1]));
-        let upper_pairs = [
-            s.shl::<4>(even),
-            s.shl::<4>(odd),
-            s.shl::<2>(even),
-            s.shl::<2>(odd),
-            even,
-            odd,
-            s.shr::<2>(even),
-            s.shr::<2>(odd),
-        ];
-        join(s, &mut groups, upper_pairs, 0x3030_3030);
+    fn load<S: Simd>(s: S, data: &Self::Data) -> [S::I; COLUMN_GROUPS] {
+        let mut groups = [s.zero_i32(); COLUMN_GROUPS];
+        let (whole, low) = (s.splat_i32(0x3f3f_3f3f), s.splat_i32(0x0303_0303));
+        let (middle, high) = (s.splat_i32(0x0c0c_0c0c), s.splat_i32(0x3030_3030));
+        for (groups, [first, second, third]) in groups.as_chunks_mut::<4>().0.iter_mut().zip(data) {
+            let (first, second, third) = (s.load_bytes(first), s.load_bytes(second), s.load_bytes(third));
+            let pairs = s.or(s.and(s.shr::<6>(first), low), s.and(s.shr::<4>(second), middle));
+            groups[0] = s.and(first, whole);
+            groups[1] = s.and(second, whole);
+            groups[2] = s.and(third, whole);
+            groups[3] = s.or(pairs, s.and(s.shr::<2>(third), high));
+        }
         groups
     }
 }
