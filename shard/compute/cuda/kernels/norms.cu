@@ -1,0 +1,64 @@
+// Root-mean-square norms: of rows, of heads with a gate, and of query and key heads before they are rotated.
+
+#include "common.cuh"
+
+/// `output = input / sqrt(mean(input²) + epsilon) ⊙ weight`; a block of `NORM_THREADS` per row.
+extern "C" __global__ void norm_rows(
+    const Step* step, u32 count, const float* input, const float* weight, float epsilon, float* output, u32 width) {
+    u32 row = blockIdx.x;
+    if (row >= step->counts[count]) {
+        return;
+    }
+    input += (u64)row * width;
+    output += (u64)row * width;
+    float scale = inverse_rms(input, width, epsilon);
+    for (u32 i = threadIdx.x; i < width; i += NORM_THREADS) {
+        output[i] = input[i] * scale * weight[i];
+    }
+}
+
+/// `buffer = buffer / rms ⊙ weight ⊙ silu(gate)` in every head; a block of `NORM_THREADS` per head of a row.
+extern "C" __global__ void gated_norm(
+    const Step* step, u32 count, float* buffer, const float* gate, const float* weight, float epsilon, u32 dim,
+    u32 width) {
+    u32 row = blockIdx.y;
+    if (row >= step->counts[count]) {
+        return;
+    }
+    u64 first = (u64)row * width + (u64)blockIdx.x * dim;
+    float* values = buffer + first;
+    gate += first;
+    float scale = inverse_rms(values, dim, epsilon);
+    for (u32 i = threadIdx.x; i < dim; i += NORM_THREADS) {
+        values[i] = values[i] * scale * weight[i] * silu(gate[i]);
+    }
+}
+
+/// Norms the heads of a buffer where there is a weight, and rotates their first `dimensions` coordinates, in place: `a cos
+/// − b sin` and `a sin + b cos`. A block of `NORM_THREADS` per head of a row.
+extern "C" __global__ void prepare_heads(
+    const Step* step, float* buffer, const float* weight, const float* rotations, float epsilon, u32 width, u32 stride,
+    u32 dim, u32 dimensions, u32 adjacent) {
+    u32 row = blockIdx.y;
+    if (row >= step->counts[ROWS_OF_STEP]) {
+        return;
+    }
+    float* head = buffer + (u64)row * width + (u64)blockIdx.x * stride;
+    if (weight != nullptr) {
+        float scale = inverse_rms(head, dim, epsilon);
+        for (u32 i = threadIdx.x; i < dim; i += NORM_THREADS) {
+            head[i] = head[i] * scale * weight[i];
+        }
+    }
+    __syncthreads();
+    u32 pairs = dimensions / 2;
+    const float* cosines = rotations + (u64)row * dimensions;
+    const float* sines = cosines + pairs;
+    for (u32 pair = threadIdx.x; pair < pairs; pair += NORM_THREADS) {
+        float* first = head + (adjacent ? 2 * pair : pair);
+        float* second = adjacent ? first + 1 : first + pairs;
+        float a = *first, b = *second;
+        *first = fmaf(-b, sines[pair], a * cosines[pair]);
+        *second = fmaf(a, sines[pair], b * cosines[pair]);
+    }
+}
