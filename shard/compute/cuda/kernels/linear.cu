@@ -152,13 +152,13 @@ __device__ inline u32 expert_of(const float* route, u32 assignment, u32 used) {
 }
 
 /// `output (assignments, outputs)`: each assignment's expert times its input, row `assignment / share` of `input`. Blocks
-/// of `OUTPUT_WARPS` warps: outputs along x, assignments along y.
+/// of `OUTPUT_WARPS` warps: assignments along x, outputs along y.
 template <class Format>
 __device__ inline void experts(
     const Step* step, u32 count, const u8* weight, const float* route, const Activations* input, float* output,
     u32 columns, u32 outputs, u32 used, u32 share) {
-    u32 assignment = blockIdx.y;
-    u32 column = blockIdx.x * OUTPUT_WARPS + threadIdx.x / WARP;
+    u32 assignment = blockIdx.x;
+    u32 column = blockIdx.y * OUTPUT_WARPS + threadIdx.x / WARP;
     if (assignment >= step->counts[count] * used || column >= outputs) {
         return;
     }
@@ -233,12 +233,12 @@ __device__ inline void float_linear(
         output + (u64)first_row * outputs + column, outputs, add);
 }
 
-/// As `experts`, of float weights: 32 outputs of a block along x, assignments along y.
+/// As `experts`, of float weights: assignments along x, 32 outputs of a block along y.
 template <class Type>
 __device__ inline void float_experts(
     const Step* step, u32 count, const typename Type::Stored* weight, const float* route, const float* input,
     float* output, u32 columns, u32 outputs, u32 used, u32 share) {
-    u32 assignment = blockIdx.y, column = blockIdx.x * WARP;
+    u32 assignment = blockIdx.x, column = blockIdx.y * WARP;
     if (assignment >= step->counts[count] * used) {
         return;
     }
