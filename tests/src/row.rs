@@ -3,6 +3,7 @@
 
 use std::collections::{BTreeMap, VecDeque};
 use std::fmt;
+use std::ops::Range;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
@@ -464,11 +465,11 @@ fn load(model: &Arc<Gguf>, memory: MemorySpec, limits: &Limits, epoch: Epoch, de
     let (shards, results) = (limits.stages, limits.credits * limits.step_wanted);
     let layers = ModelShape::read(model).expect("the model's shape").layers.len();
     let own: Arc<dyn Device> = Arc::new(CpuDevice::new(1, None).expect("a thread"));
-    let devices = if devices.0.is_empty() { std::slice::from_ref(&own) } else { &devices.0 };
+    let devices: &[Arc<dyn Device>] = if devices.0.is_empty() { std::slice::from_ref(&own) } else { &devices.0 };
     let (head, tail) = feedback(results);
     let mut ends = [Some(head), Some(tail)];
     let place = |index: usize| Place { index, first: index == 0, last: index + 1 == shards, epoch };
-    let load = |(index, range)| {
+    let load = |(index, range): (usize, Range<usize>)| {
         let program = paceline_model::record(model, &StageLayers::of(range, layers)).expect("the stage is recorded");
         let device = &devices[index % devices.len()];
         let loaded = device.load(program, model, memory, &mut |_| {}).expect("the stage is loaded");

@@ -1,6 +1,7 @@
 //! Compiles the CUDA kernels as C++, together with a table of their names.
 
-use std::fmt::Write;
+use std::fmt::Write as _;
+use std::io::{Write as _, stdout};
 use std::path::{Path, PathBuf};
 use std::{env, fs};
 
@@ -23,8 +24,9 @@ fn main() {
     let out = PathBuf::from(env::var_os("OUT_DIR").expect("cargo says where to write"));
     fs::write(out.join("kernels.inc"), includes).expect("cargo's folder can be written");
     fs::write(out.join("names.inc"), names).expect("cargo's folder can be written");
-    println!("cargo::rerun-if-changed=../kernels");
-    println!("cargo::rerun-if-changed=cpp");
+    for folder in ["../kernels", "cpp"] {
+        writeln!(stdout(), "cargo::rerun-if-changed={folder}").expect("cargo listens");
+    }
     cc::Build::new()
         .cpp(true)
         .std("c++17")
@@ -32,6 +34,9 @@ fn main() {
         // Nothing may be fused that the sources do not fuse; kernels read floats, codes and words of the same memory.
         .flag("-ffp-contract=off")
         .flag("-fno-strict-aliasing")
+        // A GPU refuses words at places that are not multiples of their size; so does this.
+        .flag_if_supported("-fsanitize=alignment")
+        .flag_if_supported("-fsanitize-undefined-trap-on-error")
         .define("CUDA_ON_CPU", None)
         .include("cpp")
         .include(kernels)

@@ -45,6 +45,12 @@ impl Pages {
         self.part_bytes(0).saturating_add(self.part_bytes(1))
     }
 
+    /// Bytes of the keys and values of a token.
+    pub(crate) fn token_bytes(&self) -> u64 {
+        let row = |part: usize| self.kinds[part].bytes_for(self.dim(part));
+        (self.spec.key_value_heads * (row(0) + row(1))) as u64
+    }
+
     /// Bytes of the keys (`0`) or values (`1`) of a page.
     fn part_bytes(&self, part: usize) -> usize {
         let rows = self.spec.key_value_heads.saturating_mul(self.page_tokens);

@@ -7,6 +7,7 @@
 
 #![expect(unsafe_code, reason = "memory and kernels of a device")]
 
+pub mod budget;
 pub mod cache;
 pub mod card;
 mod device;
@@ -20,6 +21,7 @@ pub mod libraries;
 pub mod memory;
 pub mod nvrtc;
 mod prepare;
+pub mod roof;
 mod stage;
 mod weights;
 

@@ -8,6 +8,7 @@
 use std::alloc::{Layout, alloc, dealloc};
 use std::collections::HashMap;
 use std::ffi::{CString, c_char, c_int, c_uint, c_void};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError};
 
 use paceline_compute::device::Description;
@@ -40,12 +41,13 @@ pub struct EmulatedDriver {
     order: Order,
     allocations: Mutex<HashMap<Address, Layout>>,
     memory: u64,
+    launches: AtomicUsize,
 }
 
 impl EmulatedDriver {
     /// A device with as much memory as anyone asks for.
     pub fn new(order: Order) -> Self {
-        Self { order, allocations: Mutex::default(), memory: u64::MAX }
+        Self { order, allocations: Mutex::default(), memory: u64::MAX, launches: AtomicUsize::new(0) }
     }
 
     /// The same device with so many bytes of memory.
@@ -58,6 +60,11 @@ impl EmulatedDriver {
     pub fn used_bytes(&self) -> u64 {
         let allocations = self.allocations.lock().unwrap_or_else(PoisonError::into_inner);
         allocations.values().map(|layout| layout.size() as u64).sum()
+    }
+
+    /// Kernels that were launched so far.
+    pub fn launches(&self) -> usize {
+        self.launches.load(Ordering::Relaxed)
     }
 
     fn error(operation: &str, reason: &str) -> Error {
@@ -137,6 +144,7 @@ impl Driver for EmulatedDriver {
         let Shape { grid, block, shared_bytes } = shape;
         let (index, count) = ((kernel.0 >> 32) as c_int, kernel.0 as u32 as usize);
         assert_eq!(arguments.len(), count, "arguments of a kernel");
+        self.launches.fetch_add(1, Ordering::Relaxed);
         let mut words = arguments.to_vec();
         let mut pointers: Vec<*mut c_void> = words.iter_mut().map(|word| std::ptr::from_mut(word).cast()).collect();
         let block = [block, 1, 1];

@@ -180,7 +180,7 @@ impl Case {
     }
 
     pub(crate) fn model(&self) -> Arc<Gguf> {
-        Arc::new(Gguf::from_vec(self.file.to_vec(), "test").unwrap())
+        Arc::new(Gguf::from_vec(self.file.to_vec(), "test").expect("the writer writes valid files"))
     }
 
     pub(crate) fn memory(&self) -> MemorySpec {
@@ -198,7 +198,7 @@ impl Case {
     }
 
     pub(crate) fn load(&self, device: &dyn Device) -> Box<dyn LoadedStage> {
-        device.load(self.program.clone(), &self.model(), self.memory(), &mut |_| ()).unwrap()
+        device.load(self.program.clone(), &self.model(), self.memory(), &mut |_| ()).expect("the case is sound")
     }
 
     /// Runs all sessions; the bits of all outputs, session by session.
@@ -228,7 +228,7 @@ impl Case {
 
     pub(crate) fn read(&self, stage: &mut dyn LoadedStage, output: Buffer, rows: Range<usize>) -> Vec<u32> {
         let mut values = vec![0.0; rows.len() * self.program.width(output)];
-        stage.read(output, rows, &mut values).unwrap();
+        stage.read(output, rows, &mut values).expect("the case is sound");
         values.into_iter().map(f32::to_bits).collect()
     }
 
@@ -258,7 +258,7 @@ impl Case {
             first_row += all;
         }
         let inputs = StepInputs { chunks: &chunks, tokens: &[], vectors: &vectors, positions: &positions, wanted: &[] };
-        stage.run(&inputs).unwrap();
+        stage.run(&inputs).expect("the case is sound");
     }
 
     /// Asserts that the kernels give the bits of the CPU device in every way.
@@ -284,7 +284,7 @@ impl Case {
 }
 
 pub(crate) fn cpu() -> CpuDevice {
-    CpuDevice::new(1, None).unwrap()
+    CpuDevice::new(1, None).expect("a thread")
 }
 
 pub(crate) fn emulated(order: Order) -> CudaDevice {

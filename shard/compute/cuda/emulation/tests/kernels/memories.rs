@@ -45,8 +45,8 @@ fn run(case: &Case, stage: &mut dyn LoadedStage, session: usize, rows: std::ops:
 }
 
 fn part(stage: &mut dyn LoadedStage, part: MemoryPart) -> Vec<u8> {
-    let mut bytes = vec![0; stage.part_bytes(part).unwrap()];
-    stage.read_part(part, &mut bytes).unwrap();
+    let mut bytes = vec![0; stage.part_bytes(part).expect("the part is there")];
+    stage.read_part(part, &mut bytes).expect("the part is there");
     bytes
 }
 

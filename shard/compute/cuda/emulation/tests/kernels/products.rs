@@ -35,7 +35,7 @@ fn experts(kinds: [TensorType; 3], rows: &[usize], [width, hidden]: [usize; 2], 
     let mut case = Case::new(seed);
     let (experts, used) = (5, 2);
     let widest = |kinds: &[TensorType], about: usize| {
-        let block = kinds.iter().map(|kind| kind.block_len()).max().unwrap();
+        let block = kinds.iter().map(|kind| kind.block_len()).max().expect("a type");
         if block == 1 { about } else { about.div_ceil(block) * block }
     };
     let (width, hidden) = (widest(&kinds[..2], width), widest(&kinds[2..], hidden));
@@ -47,7 +47,7 @@ fn experts(kinds: [TensorType; 3], rows: &[usize], [width, hidden]: [usize; 2], 
         let bytes = case.random.weights(*kind, columns * rows * experts);
         case.tensor(WeightUse::Experts, *kind, &[columns, rows, experts], bytes)
     });
-    let [gate, up, down] = std::array::from_fn(|_| weights.next().unwrap());
+    let [gate, up, down] = std::array::from_fn(|_| weights.next().expect("a type"));
     case.record(Op::Experts { input, route, gate, up, down, output });
     case.outputs.push(output);
     case.sessions(rows, 1.0);

@@ -72,7 +72,7 @@ impl Speculating<'_> {
         // Another session goes along, whose rows come first and have no log.
         let other = (0, 0..1, 0, ChunkLog::default());
         let own = (SESSION, rows.clone(), wrong, log);
-        let (parts, first) = if rows.start % 2 == 0 { (vec![other, own], 1) } else { (vec![own], 0) };
+        let (parts, first) = if rows.start.is_multiple_of(2) { (vec![other, own], 1) } else { (vec![own], 0) };
         self.case.step_with(self.stage.as_mut(), &parts);
         (self.certain, self.logged) = (rows.end + wrong - uncertain, uncertain);
         let read = |output| self.case.read(self.stage.as_mut(), output, first..first + rows.len());
@@ -81,8 +81,8 @@ impl Speculating<'_> {
 
     fn slot(&mut self) -> Vec<u8> {
         let part = MemoryPart::Slot { state: State(0), slot: SESSION };
-        let mut bytes = vec![0; self.stage.part_bytes(part).unwrap()];
-        self.stage.read_part(part, &mut bytes).unwrap();
+        let mut bytes = vec![0; self.stage.part_bytes(part).expect("the slot is there")];
+        self.stage.read_part(part, &mut bytes).expect("the slot is there");
         bytes
     }
 }
