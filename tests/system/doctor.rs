@@ -4,7 +4,7 @@ use std::net::TcpListener;
 
 use serde_json::Value;
 
-use crate::program::{run, text};
+use crate::program::{complaint, output, run, text};
 
 /// A socket that listens, and its port.
 fn listener() -> (TcpListener, String) {
@@ -29,7 +29,8 @@ fn every_finding_is_a_line_for_people_and_an_object_for_programs() {
     let report: Value = serde_json::from_slice(&output.stdout).expect("JSON");
     assert_eq!(report["can_serve"], output.status.success(), "{report}");
     let areas = ["instructions", "cores", "other load", "memory", "swap", "huge pages", "locked memory", "open files"];
-    for area in areas.into_iter().chain(["container", "control groups", "UDP buffers", "port 7070", "port 7071"]) {
+    for area in areas.into_iter().chain(["container", "control groups", "UDP buffers", "GPU", "port 7070", "port 7071"])
+    {
         let [finding] = about(&report, area)[..] else { panic!("not one finding about {area}: {report}") };
         assert!(["good", "note", "warning"].iter().any(|grade| finding["grade"] == *grade), "{finding}");
         assert!(finding["found"].as_str().is_some_and(|found| !found.is_empty()), "{finding}");
@@ -69,4 +70,23 @@ fn what_makes_serving_impossible_ends_in_failure_after_all_is_told() {
     }
     let nobody = text(&run(&["doctor", "--reach", "nowhere"]).stdout);
     assert!(nobody.contains("nowhere is no address"), "{nobody}");
+}
+
+/// Where there is no card, whoever asks for one is told what to install, and nobody else notices.
+#[test]
+fn a_card_that_is_not_there_is_an_error_with_advice() {
+    let report: Value = serde_json::from_slice(&run(&["doctor", "--json"]).stdout).expect("JSON");
+    let found = about(&report, "GPU")[0]["found"].as_str().unwrap_or_default().to_owned();
+    if !found.contains("no card of NVIDIA is seen") {
+        return;
+    }
+    for device in ["cuda", "cuda:3"] {
+        let said = complaint(&["run", "--device", device, "-p", "Hello"]);
+        assert!(said.contains("--device cuda:") && said.contains("cannot be used"), "{said}");
+        assert!(said.contains("install NVIDIA's driver"), "{said}");
+    }
+    let unknown = complaint(&["serve", "--device", "gpu"]);
+    assert!(unknown.contains("say cpu, cuda, cuda:N"), "{unknown}");
+    let arguments = |device| output(&["run", "--device", device, "-p", "Hello", "-n", "4", "--raw"]);
+    assert_eq!(arguments("auto"), arguments("cpu"));
 }
