@@ -26,7 +26,7 @@ use paceline_compute::cpu::CpuDevice;
 use paceline_compute::cpu::roof::Roof;
 use paceline_compute::device::{self as compute, Device as _};
 use paceline_control::{Device, Hello};
-use paceline_cuda::roof::Roof as CudaRoof;
+use paceline_cuda::roof::{Roof as CudaRoof, Sample};
 use paceline_proto::{NodeId, frame};
 use paceline_shard::DiskTier;
 use paceline_transport::Endpoint;
@@ -296,7 +296,7 @@ fn cores(arguments: &ShardArgs) -> Result<CpuDevice> {
 fn own_gpu(arguments: &ShardArgs, gpu: &Gpu) -> Result<Device> {
     let description = compute::Device::describe(gpu.device.as_ref());
     let memory = arguments.memory.map(gibibytes).transpose()?;
-    let CudaRoof { read, products } = CudaRoof::measure(gpu.driver())?;
+    let CudaRoof { read, products } = CudaRoof::measure(gpu.driver(), &Sample::default())?;
     Ok(Device {
         name: description.name,
         detail: description.detail,

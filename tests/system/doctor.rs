@@ -1,6 +1,8 @@
 //! What the program says of the host that these tests run on.
 
 use std::net::TcpListener;
+use std::path::Path;
+use std::process::{Command, Stdio};
 
 use serde_json::Value;
 
@@ -89,4 +91,38 @@ fn a_card_that_is_not_there_is_an_error_with_advice() {
     assert!(unknown.contains("say cpu, cuda, cuda:N"), "{unknown}");
     let arguments = |device| output(&["run", "--device", device, "-p", "Hello", "-n", "4", "--raw"]);
     assert_eq!(arguments("auto"), arguments("cpu"));
+}
+
+/// A library as build images have it: a name without what it stands for.
+fn stub(folder: &Path, name: &str) {
+    let file = folder.join(name);
+    let compiler = Command::new("cc").args(["-shared", "-x", "c", "/dev/null", "-o"]).arg(file).status();
+    assert!(compiler.expect("a C compiler").success());
+}
+
+/// Some libraries, and not all: each message is about what is missing.
+#[test]
+fn some_libraries_are_not_enough() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let said = |arguments: &[&str]| {
+        let program = env!("CARGO_BIN_EXE_paceline");
+        let mut command = Command::new(program);
+        let output = command.args(arguments).env("LD_LIBRARY_PATH", folder.path()).stdin(Stdio::null()).output();
+        let output = output.expect("the program starts");
+        (output.status.code(), text(&output.stdout), text(&output.stderr))
+    };
+    let ask = ["run", "--device", "cuda", "-p", "Hello"];
+    stub(folder.path(), "libcuda.so.1");
+    stub(folder.path(), "libcuda.so");
+    let (code, _, complaint) = said(&ask);
+    assert_eq!(code, Some(1));
+    assert!(complaint.contains("libcuda.so.1 lacks cuInit: it is too old, or a stub"), "{complaint}");
+    assert!(!complaint.contains("panicked"), "{complaint}");
+    stub(folder.path(), "libnvrtc.so.12");
+    let (_, told, _) = said(&["doctor"]);
+    assert!(told.contains("libnvrtc.so.12 lacks nvrtcVersion") || told.contains("no card of NVIDIA is seen"), "{told}");
+    // Who asks for no card is served as ever.
+    let (code, answer, complaint) = said(&["run", "-p", "Hello", "-n", "3"]);
+    assert_eq!(code, Some(0), "{complaint}");
+    assert!(!answer.is_empty());
 }

@@ -8,14 +8,24 @@ use paceline_compute::Result;
 use crate::driver::{Driver, Shape};
 use crate::memory::Memory;
 
-/// Bytes that are copied: more than caches hold.
-const COPIED_BYTES: usize = 256 << 20;
-/// Columns and outputs of the weights that are multiplied, and rows that they are multiplied with.
-const COLUMNS: usize = 4096;
-const OUTPUTS: usize = 4096;
-const ROWS: usize = 64;
-/// The best of so many counts.
-const REPEAT: usize = 5;
+/// How much is copied and multiplied to find out.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Sample {
+    /// Bytes of memory that are read or written: more than caches hold.
+    pub bytes: usize,
+    /// Rows that are multiplied, with a matrix of so many rows and columns: multiples of 32.
+    pub rows: usize,
+    /// See `rows`.
+    pub columns: usize,
+    /// The best of so many counts.
+    pub repeat: usize,
+}
+
+impl Default for Sample {
+    fn default() -> Self {
+        Self { bytes: 256 << 20, rows: 64, columns: 4096, repeat: 5 }
+    }
+}
 
 /// What was measured.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -31,48 +41,50 @@ impl Roof {
     ///
     /// # Errors
     /// Memory that cannot be had; a device that fails.
-    pub fn measure(driver: &Arc<dyn Driver>) -> Result<Self> {
-        Ok(Self { read: read(driver)?, products: products(driver)? })
+    pub fn measure(driver: &Arc<dyn Driver>, sample: &Sample) -> Result<Self> {
+        Ok(Self { read: read(driver, sample)?, products: products(driver, sample)? })
     }
 }
 
 /// A copy reads and writes every byte.
-fn read(driver: &Arc<dyn Driver>) -> Result<f64> {
-    let memory = Memory::reserve(driver, "a measurement", COPIED_BYTES)?;
-    memory.fill(0..COPIED_BYTES, 0)?;
-    let half = COPIED_BYTES / 2;
-    let seconds = best(driver, || memory.copy(0, half, half))?;
-    Ok(COPIED_BYTES as f64 / seconds)
+fn read(driver: &Arc<dyn Driver>, sample: &Sample) -> Result<f64> {
+    let half = sample.bytes / 2;
+    let memory = Memory::reserve(driver, "a measurement", 2 * half)?;
+    memory.fill(0..2 * half, 0)?;
+    let seconds = best(driver, sample.repeat, || memory.copy(0, half, half))?;
+    Ok(2.0 * half as f64 / seconds)
 }
 
 #[expect(unsafe_code, reason = "launches a kernel")]
-fn products(driver: &Arc<dyn Driver>) -> Result<f64> {
-    let weight = Memory::reserve(driver, "a measurement", OUTPUTS * COLUMNS / 32 * 34)?;
-    let input = Memory::reserve(driver, "a measurement", ROWS * COLUMNS / 32 * 48)?;
-    let output = Memory::reserve(driver, "a measurement", ROWS * OUTPUTS * size_of::<f32>())?;
+fn products(driver: &Arc<dyn Driver>, sample: &Sample) -> Result<f64> {
+    let Sample { rows, columns, repeat, .. } = *sample;
+    assert!(columns.is_multiple_of(32), "whole blocks");
+    let weight = Memory::reserve(driver, "a measurement", columns * columns / 32 * 34)?;
+    let input = Memory::reserve(driver, "a measurement", rows * columns / 32 * 48)?;
+    let output = Memory::reserve(driver, "a measurement", rows * columns * size_of::<f32>())?;
     for memory in [&weight, &input, &output] {
         memory.fill(0..memory.bytes(), 0)?;
     }
     // The head of a step that has nothing but rows.
     let mut head = [0; 64];
-    head[..4].copy_from_slice(&(ROWS as u32).to_le_bytes());
+    head[..4].copy_from_slice(&(rows as u32).to_le_bytes());
     let step = Memory::holding(driver, "a measurement", &head)?;
     let kernel = driver.kernel("linear_q8_0")?;
     let addresses = [&weight, &input, &output].map(Memory::address);
-    let sizes = [COLUMNS as u64, OUTPUTS as u64, 0];
-    let arguments = [&[step.address(), 0], &addresses[..], &sizes].concat();
-    let shape = Shape { grid: [OUTPUTS as u32 / 4, ROWS as u32 / 8, 1], block: 128, shared_bytes: 0 };
+    let arguments = [&[step.address(), 0], &addresses[..], &[columns as u64, columns as u64, 0]].concat();
+    let grid = [columns.div_ceil(4) as u32, rows.div_ceil(8) as u32, 1];
+    let shape = Shape { grid, block: 128, shared_bytes: 0 };
     // SAFETY: the arguments are those of the kernel, and the memories as large as they say.
-    let seconds = best(driver, || unsafe { driver.launch(kernel, shape, &arguments) })?;
-    Ok((ROWS * COLUMNS * OUTPUTS) as f64 / seconds)
+    let seconds = best(driver, repeat, || unsafe { driver.launch(kernel, shape, &arguments) })?;
+    Ok((rows * columns * columns) as f64 / seconds)
 }
 
 /// Seconds of the fastest of some runs.
-fn best(driver: &Arc<dyn Driver>, run: impl Fn() -> Result<()>) -> Result<f64> {
+fn best(driver: &Arc<dyn Driver>, repeat: usize, run: impl Fn() -> Result<()>) -> Result<f64> {
     run()?;
     driver.synchronize()?;
     let mut best = f64::INFINITY;
-    for _ in 0..REPEAT {
+    for _ in 0..repeat {
         let begun = Instant::now();
         run()?;
         driver.synchronize()?;

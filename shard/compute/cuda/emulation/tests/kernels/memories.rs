@@ -7,6 +7,7 @@ use paceline_compute::program::{Cache, CacheSpec, Heads, Op, Rope, RopeStyle, St
 use paceline_compute::{Device, Error, LoadedStage};
 use paceline_cuda::CudaDevice;
 use paceline_cuda::driver::{Driver, Shape};
+use paceline_cuda::roof::{Roof, Sample};
 use paceline_emulation::{EmulatedDriver, Order};
 use paceline_gguf::KvType;
 
@@ -186,4 +187,12 @@ fn what_cannot_run_is_an_error() {
     #[expect(unsafe_code, reason = "a launch")]
     let refused = unsafe { driver.launch(kernel, shape, &[0; 5]) };
     assert!(refused.is_err());
+}
+
+#[test]
+fn a_device_is_measured() {
+    let driver: Arc<dyn Driver> = Arc::new(EmulatedDriver::new(Order::Forwards));
+    let sample = Sample { bytes: 1 << 16, rows: 9, columns: 64, repeat: 2 };
+    let Roof { read, products } = Roof::measure(&driver, &sample).unwrap();
+    assert!(read > 0.0 && read.is_finite() && products > 0.0 && products.is_finite());
 }
