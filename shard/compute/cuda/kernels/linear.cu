@@ -22,6 +22,27 @@ struct Term {
     float second;
 };
 
+/// One of several products of weights of one type with the same rows.
+struct Product {
+    const u8* weight;
+    float* output;
+    /// Its first block of threads along x, of those of all products.
+    u32 first_block;
+    u32 outputs;
+    /// Whether it is added to what is there.
+    u32 add;
+    u32 unused;
+};
+
+/// The product that this block of threads belongs to.
+__device__ inline Product product_of_block(const Product* products, u32 count) {
+    u32 index = 0;
+    while (index + 1 < count && products[index + 1].first_block <= blockIdx.x) {
+        index++;
+    }
+    return products[index];
+}
+
 /// Warps of a block, each with an output of its own.
 #define OUTPUT_WARPS 4u
 /// Rows of activations that share what is read of the weights.
@@ -120,15 +141,15 @@ __device__ inline float product(const u8* weight, const Activations* input, u32 
     return sum;
 }
 
-/// `output (rows, outputs) = weight (outputs, columns) · input`, or added to it. Blocks of `OUTPUT_WARPS` warps: outputs
-/// along x, rows along y.
+/// `output (rows, outputs) = weight (outputs, columns) · input`, or added to it, for each product. Blocks of
+/// `OUTPUT_WARPS` warps: outputs of all products along x, rows along y.
 template <class Format>
 __device__ inline void linear(
-    const Step* step, u32 count, const u8* weight, const Activations* input, float* output, u32 columns, u32 outputs,
-    u32 add) {
+    const Step* step, u32 count, const Product* products, u32 product_count, const Activations* input, u32 columns) {
+    const Product own = product_of_block(products, product_count);
     u32 first_row = blockIdx.y * SHARED_ROWS;
-    u32 column = blockIdx.x * OUTPUT_WARPS + threadIdx.x / WARP;
-    if (first_row >= step->counts[count] || column >= outputs) {
+    u32 column = (blockIdx.x - own.first_block) * OUTPUT_WARPS + threadIdx.x / WARP;
+    if (first_row >= step->counts[count] || column >= own.outputs) {
         return;
     }
     u32 rows = step->counts[count] - first_row;
@@ -136,13 +157,13 @@ __device__ inline void linear(
     u32 row_blocks = columns / BLOCK;
     u64 row_bytes = (u64)(columns / Format::VALUES) * Format::BYTES;
     input += (u64)first_row * row_blocks;
-    weight += column * row_bytes;
+    const u8* weight = own.weight + column * row_bytes;
     float sum = rows == 1 ? product<Format, 1>(weight, input, row_blocks, 1)
                           : product<Format, SHARED_ROWS>(weight, input, row_blocks, rows);
     u32 lane = threadIdx.x % WARP;
     if (lane < rows) {
-        float* at = output + (u64)(first_row + lane) * outputs + column;
-        *at = add ? *at + sum : sum;
+        float* at = own.output + (u64)(first_row + lane) * own.outputs + column;
+        *at = own.add ? *at + sum : sum;
     }
 }
 
@@ -220,17 +241,18 @@ __device__ inline void float_products(
 /// As `linear`, of float weights: 32 outputs of a block along x, `SHARED_ROWS` rows along y.
 template <class Type>
 __device__ inline void float_linear(
-    const Step* step, u32 count, const typename Type::Stored* weight, const float* input, float* output, u32 columns,
-    u32 outputs, u32 add) {
-    u32 first_row = blockIdx.y * SHARED_ROWS, column = blockIdx.x * WARP;
+    const Step* step, u32 count, const Product* products, u32 product_count, const float* input, u32 columns) {
+    const Product own = product_of_block(products, product_count);
+    u32 first_row = blockIdx.y * SHARED_ROWS, column = (blockIdx.x - own.first_block) * WARP;
     if (first_row >= step->counts[count]) {
         return;
     }
     u32 rows = step->counts[count] - first_row;
     rows = rows < SHARED_ROWS ? rows : SHARED_ROWS;
+    const typename Type::Stored* weight = (const typename Type::Stored*)own.weight;
     float_products<Type, SHARED_ROWS>(
-        weight + (u64)column * columns, input + (u64)first_row * columns, columns, outputs - column, rows,
-        output + (u64)first_row * outputs + column, outputs, add);
+        weight + (u64)column * columns, input + (u64)first_row * columns, columns, own.outputs - column, rows,
+        own.output + (u64)first_row * own.outputs + column, own.outputs, own.add);
 }
 
 /// As `experts`, of float weights: assignments along x, 32 outputs of a block along y.
@@ -266,9 +288,9 @@ extern "C" __global__ void add_experts(
 
 #define OF_BLOCKS(name, Format)                                                                                       \
     extern "C" __global__ void linear_##name(                                                                         \
-        const Step* step, u32 count, const u8* weight, const Activations* input, float* output, u32 columns,          \
-        u32 outputs, u32 add) {                                                                                       \
-        linear<Format>(step, count, weight, input, output, columns, outputs, add);                                    \
+        const Step* step, u32 count, const Product* products, u32 product_count, const Activations* input,            \
+        u32 columns) {                                                                                                \
+        linear<Format>(step, count, products, product_count, input, columns);                                         \
     }                                                                                                                 \
     extern "C" __global__ void experts_##name(                                                                        \
         const Step* step, u32 count, const u8* weight, const float* route, const Activations* input, float* output,   \
@@ -278,9 +300,8 @@ extern "C" __global__ void add_experts(
 
 #define OF_FLOATS(name, Type)                                                                                         \
     extern "C" __global__ void linear_##name(                                                                         \
-        const Step* step, u32 count, const Type::Stored* weight, const float* input, float* output, u32 columns,      \
-        u32 outputs, u32 add) {                                                                                       \
-        float_linear<Type>(step, count, weight, input, output, columns, outputs, add);                                \
+        const Step* step, u32 count, const Product* products, u32 product_count, const float* input, u32 columns) {   \
+        float_linear<Type>(step, count, products, product_count, input, columns);                                     \
     }                                                                                                                 \
     extern "C" __global__ void experts_##name(                                                                        \
         const Step* step, u32 count, const Type::Stored* weight, const float* route, const float* input,              \

@@ -34,20 +34,34 @@ extern "C" __global__ void gated_norm(
     }
 }
 
-/// Norms the heads of a buffer where there is a weight, and rotates their first `dimensions` coordinates, in place: `a cos
-/// − b sin` and `a sin + b cos`. A block of `NORM_THREADS` per head of a row.
+/// The query heads of a buffer, or its key heads.
+struct Heads {
+    float* buffer;
+    /// Of the norm of each head, or null.
+    const float* weight;
+    /// The first of them among all heads that are prepared.
+    u32 first;
+    /// Values of a row, from one head to the next, and of a head.
+    u32 width;
+    u32 stride;
+    u32 dim;
+};
+
+/// Norms the heads of one or two buffers where there is a weight, and rotates their first `dimensions` coordinates, in
+/// place: `a cos − b sin` and `a sin + b cos`. A block of `NORM_THREADS` per head of a row.
 extern "C" __global__ void prepare_heads(
-    const Step* step, float* buffer, const float* weight, const float* rotations, float epsilon, u32 width, u32 stride,
-    u32 dim, u32 dimensions, u32 adjacent) {
+    const Step* step, const Heads* all, u32 count, const float* rotations, float epsilon, u32 dimensions,
+    u32 adjacent) {
+    const Heads heads = count > 1 && blockIdx.x >= all[1].first ? all[1] : all[0];
     u32 row = blockIdx.y;
     if (row >= step->counts[ROWS_OF_STEP]) {
         return;
     }
-    float* head = buffer + (u64)row * width + (u64)blockIdx.x * stride;
-    if (weight != nullptr) {
-        float scale = inverse_rms(head, dim, epsilon);
-        for (u32 i = threadIdx.x; i < dim; i += NORM_THREADS) {
-            head[i] = head[i] * scale * weight[i];
+    float* head = heads.buffer + (u64)row * heads.width + (u64)(blockIdx.x - heads.first) * heads.stride;
+    if (heads.weight != nullptr) {
+        float scale = inverse_rms(head, heads.dim, epsilon);
+        for (u32 i = threadIdx.x; i < heads.dim; i += NORM_THREADS) {
+            head[i] = head[i] * scale * heads.weight[i];
         }
     }
     __syncthreads();

@@ -104,11 +104,13 @@ __device__ inline void store_block(const Plane& plane, const StoredRow& row, u32
     }
 }
 
-/// Stores the heads of a buffer `(rows, heads · dim)` where each row's session has its pages. A block of threads per head
-/// of a row; shared memory for two rows of a head.
-extern "C" __global__ void store_rows(const Step* step, const Plane* plane_of, const float* buffer) {
-    const Plane plane = *plane_of;
-    u32 row = blockIdx.y, head = blockIdx.x;
+/// Stores the heads of keys and values `(rows, heads · dim)` where each row's session has its pages. A block of threads per
+/// head of a row, first of all keys, then of all values; shared memory for two rows of a head.
+extern "C" __global__ void store_rows(const Step* step, const Plane* planes, const float* keys, const float* values_of) {
+    u32 heads = planes[0].heads, part = blockIdx.x / heads;
+    const Plane plane = planes[part];
+    const float* buffer = part == 0 ? keys : values_of;
+    u32 row = blockIdx.y, head = blockIdx.x % heads;
     if (row >= step->counts[ROWS_OF_STEP]) {
         return;
     }

@@ -81,12 +81,12 @@ impl Reckoning<'_> {
             Op::Linear { products, .. } => {
                 let weights = products.iter().map(|product| self.tensor(product.weight));
                 let rounds = weights.clone().any(Tensor::takes_blocks);
-                cost("linear", products.len() + usize::from(rounds), weights.map(Tensor::bytes).sum())
+                let mut kinds: Vec<u32> = weights.clone().map(|weight| weight.kind.id()).collect();
+                kinds.sort_unstable();
+                kinds.dedup();
+                cost("linear", kinds.len() + usize::from(rounds), weights.map(Tensor::bytes).sum())
             }
-            Op::StoreKeysValues { queries, cache, .. } => {
-                let pages = self.pages(cache.0)?;
-                cost("store keys and values", 3 + usize::from(queries.is_some()), pages.token_bytes())
-            }
+            Op::StoreKeysValues { cache, .. } => cost("store keys and values", 2, self.pages(cache.0)?.token_bytes()),
             Op::Attention { cache, .. } => {
                 let tokens = self.context + 1;
                 let launches = if tokens > SEGMENT { 2 } else { 1 };

@@ -146,6 +146,6 @@ impl Slots {
 }
 
 /// Adds a number of 64 bits, the low word first.
-fn push_u64(words: &mut Vec<u32>, number: u64) {
+pub(crate) fn push_u64(words: &mut Vec<u32>, number: u64) {
     words.extend([number as u32, (number >> 32) as u32]);
 }

@@ -4,8 +4,10 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use paceline_compute::Result;
+use zerocopy::IntoBytes;
 
 use crate::driver::{Driver, Shape};
+use crate::layout::push_u64;
 use crate::memory::Memory;
 
 /// How much is copied and multiplied to find out.
@@ -70,8 +72,12 @@ fn products(driver: &Arc<dyn Driver>, sample: &Sample) -> Result<f64> {
     head[..4].copy_from_slice(&(rows as u32).to_le_bytes());
     let step = Memory::holding(driver, "a measurement", &head)?;
     let kernel = driver.kernel("linear_q8_0")?;
-    let addresses = [&weight, &input, &output].map(Memory::address);
-    let arguments = [&[step.address(), 0], &addresses[..], &[columns as u64, columns as u64, 0]].concat();
+    let mut product = Vec::new();
+    push_u64(&mut product, weight.address());
+    push_u64(&mut product, output.address());
+    product.extend([0, columns as u32, 0, 0]);
+    let table = Memory::holding(driver, "a measurement", product.as_bytes())?;
+    let arguments = [step.address(), 0, table.address(), 1, input.address(), columns as u64];
     let grid = [columns.div_ceil(4) as u32, rows.div_ceil(8) as u32, 1];
     let shape = Shape { grid, block: 128, shared_bytes: 0 };
     // SAFETY: the arguments are those of the kernel, and the memories as large as they say.

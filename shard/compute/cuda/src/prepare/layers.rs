@@ -7,7 +7,7 @@ use super::{NORM_THREADS, Preparation, float, scratch};
 use crate::driver::Address;
 use crate::inputs::SEGMENT;
 use crate::launch::{Count, Extent, Launch, When};
-use crate::layout::BLOCK;
+use crate::layout::{BLOCK, push_u64};
 
 /// As `ATTENTION_THREADS` in `attention.cu`.
 const ATTENTION_THREADS: usize = 128;
@@ -34,27 +34,29 @@ impl Preparation<'_> {
         let spec = self.program().caches[usize::from(cache.0)];
         let heads = Heads { count: spec.key_value_heads, dim: spec.key_dim, stride: spec.key_dim };
         let queries = queries.map(|Queries { buffer, heads, norm }| Prepared { buffer, heads, norm });
-        let prepared = queries.into_iter().chain([Prepared { buffer: key, heads, norm: key_norm }]);
-        let prepared = prepared.map(|heads| self.prepare_heads(&heads, epsilon, style, rope));
-        let mut launches = prepared.collect::<Result<Vec<_>>>()?;
-        for (part, buffer, dim) in [(0, key, spec.key_dim), (1, value, spec.value_dim)] {
-            let plane = self.plane(cache, part);
-            let plane = self.constant(&plane);
-            let grid = [Extent::fixed(spec.key_value_heads), Extent::each(Count::Rows), Extent::ONE];
-            let launch = self.launch("store_rows", grid, NORM_THREADS, &[plane, self.buffer(buffer)])?;
-            launches.push(launch.with_shared(2 * dim * size_of::<f32>()));
-        }
-        Ok(launches)
+        let keys = Prepared { buffer: key, heads, norm: key_norm };
+        let prepared: Vec<Prepared> = queries.into_iter().chain([keys]).collect();
+        let mut planes = self.plane(cache, 0);
+        planes.extend(self.plane(cache, 1));
+        let arguments = [self.constant(&planes), self.buffer(key), self.buffer(value)];
+        let grid = [Extent::fixed(2 * spec.key_value_heads), Extent::each(Count::Rows), Extent::ONE];
+        let store = self.launch("store_rows", grid, NORM_THREADS, &arguments)?;
+        let store = store.with_shared(2 * spec.key_dim.max(spec.value_dim) * size_of::<f32>());
+        Ok(vec![self.prepare_heads(&prepared, epsilon, style, rope)?, store])
     }
 
-    fn prepare_heads(&self, prepared: &Prepared, epsilon: f32, style: RopeStyle, rope: Buffer) -> Result<Launch> {
-        let Prepared { buffer, heads, norm } = prepared;
-        let adjacent = style == RopeStyle::Adjacent;
-        let sizes = [self.width(*buffer), heads.stride, heads.dim, self.width(rope), usize::from(adjacent)];
-        let norm = norm.map_or(0, |weight| self.weight(weight));
-        let first = [self.buffer(*buffer), norm, self.buffer(rope), float(epsilon)];
-        let arguments = [&first[..], &sizes.map(|size| size as u64)].concat();
-        let grid = [Extent::fixed(heads.count), Extent::each(Count::Rows), Extent::ONE];
+    fn prepare_heads(&mut self, all: &[Prepared], epsilon: f32, style: RopeStyle, rope: Buffer) -> Result<Launch> {
+        let (mut table, mut first) = (Vec::new(), 0);
+        for Prepared { buffer, heads, norm } in all {
+            push_u64(&mut table, self.buffer(*buffer));
+            push_u64(&mut table, norm.map_or(0, |weight| self.weight(weight)));
+            table.extend([first, self.width(*buffer), heads.stride, heads.dim].map(|number| number as u32));
+            first += heads.count;
+        }
+        let table = self.constant(&table);
+        let (dimensions, adjacent) = (self.width(rope) as u64, u64::from(style == RopeStyle::Adjacent));
+        let arguments = [table, all.len() as u64, self.buffer(rope), float(epsilon), dimensions, adjacent];
+        let grid = [Extent::fixed(first), Extent::each(Count::Rows), Extent::ONE];
         self.launch("prepare_heads", grid, NORM_THREADS, &arguments)
     }
 

@@ -3,11 +3,12 @@
 use paceline_compute::Result;
 use paceline_compute::blocks::is_quantized;
 use paceline_compute::program::{Buffer, Op, Product, Weight};
+use paceline_gguf::TensorType;
 
 use super::{Preparation, THREADS};
 use crate::driver::Address;
 use crate::launch::{Count, Extent, Launch};
-use crate::layout::BLOCK;
+use crate::layout::{BLOCK, push_u64};
 
 /// Lanes of a warp.
 const WARP: usize = 32;
@@ -26,7 +27,8 @@ struct Input {
 }
 
 impl Preparation<'_> {
-    pub(super) fn linear(&self, input: Buffer, products: &[Product]) -> Result<Vec<Launch>> {
+    /// A launch for all products of weights of one type.
+    pub(super) fn linear(&mut self, input: Buffer, products: &[Product]) -> Result<Vec<Launch>> {
         let (count, columns) = (self.count(input), self.width(input));
         let op = Op::Linear { input, products: Vec::new() };
         let [blocks] = self.scratch(&op);
@@ -35,24 +37,34 @@ impl Preparation<'_> {
         if products.iter().any(|product| self.takes_blocks(product.weight)) {
             launches.push(self.quantize(count, rows, columns)?);
         }
-        for product in products {
-            let outputs = self.width(product.output);
-            let weight = product.weight;
-            let arguments = [
-                count.place(),
-                self.weight(weight),
-                self.input_of(weight, rows),
-                self.buffer(product.output),
-                columns as u64,
-                outputs as u64,
-                u64::from(product.add),
-            ];
-            let (per, threads) = self.outputs_of_a_block(weight);
-            let rows = Extent::each(count).per(SHARED_ROWS);
-            let grid = [Extent::fixed(outputs).per(per), rows, Extent::ONE];
-            launches.push(self.launch(&self.kernel_of("linear", weight), grid, threads, &arguments)?);
+        let kind = |product: &Product| self.loaded(product.weight).kind();
+        let mut kinds: Vec<TensorType> = products.iter().map(kind).collect();
+        kinds.sort_unstable_by_key(|kind| kind.id());
+        kinds.dedup();
+        for kind in kinds {
+            let alike = products.iter().filter(|product| self.loaded(product.weight).kind() == kind);
+            let alike: Vec<Product> = alike.copied().collect();
+            launches.push(self.products_alike(count, columns, rows, &alike)?);
         }
         Ok(launches)
+    }
+
+    /// Products of weights of one type.
+    fn products_alike(&mut self, count: Count, columns: usize, rows: Input, products: &[Product]) -> Result<Launch> {
+        let first = products[0].weight;
+        let (per, threads) = self.outputs_of_a_block(first);
+        let (mut table, mut blocks) = (Vec::new(), 0);
+        for product in products {
+            let outputs = self.width(product.output);
+            push_u64(&mut table, self.weight(product.weight));
+            push_u64(&mut table, self.buffer(product.output));
+            table.extend([blocks as u32, outputs as u32, u32::from(product.add), 0]);
+            blocks += outputs.div_ceil(per);
+        }
+        let table = self.constant(&table);
+        let arguments = [count.place(), table, products.len() as u64, self.input_of(first, rows), columns as u64];
+        let grid = [Extent::fixed(blocks), Extent::each(count).per(SHARED_ROWS), Extent::ONE];
+        self.launch(&self.kernel_of("linear", first), grid, threads, &arguments)
     }
 
     pub(super) fn experts(&self, op: &Op) -> Result<Vec<Launch>> {

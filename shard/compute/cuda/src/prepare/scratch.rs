@@ -13,9 +13,10 @@ const ACTIVATIONS_BYTES: usize = 48;
 const SPLIT_VALUES: usize = 2 << 20;
 /// What parts of scratch are aligned to.
 const ALIGNMENT: usize = 256;
-/// Words of `Plane` and `Attention` in `pages.cuh` and `attention.cu`, and of `Memory` in `recurrent.cu`, each up to
+/// Words of `Product` in `linear.cu`, of two `Plane` and two `Heads` in `pages.cuh` and `norms.cu`, of `Attention`, and of `Memory` in `recurrent.cu`, each up to
 /// whole lines of four.
-const PLANE_WORDS: usize = 12;
+const PRODUCT_WORDS: usize = 8;
+const STORE_WORDS: usize = 2 * 10 + 2 * 8;
 const ATTENTION_WORDS: usize = 28;
 const MEMORY_WORDS: usize = 12;
 
@@ -31,7 +32,8 @@ pub(crate) fn scratch_bytes(shapes: &Shapes<'_>, memory: &MemorySpec) -> usize {
 /// Bytes of all tables that stay the same.
 pub(crate) fn constant_bytes(program: &Program) -> usize {
     let of = |op: &Op| match op {
-        Op::StoreKeysValues { .. } => 2 * PLANE_WORDS,
+        Op::Linear { products, .. } => products.len() * PRODUCT_WORDS,
+        Op::StoreKeysValues { .. } => STORE_WORDS,
         Op::Attention { .. } => ATTENTION_WORDS,
         Op::Convolve { .. } | Op::DeltaRule { .. } => MEMORY_WORDS,
         _ => 0,
