@@ -172,6 +172,8 @@ mod tests {
                 assert!(rate.predicted < rate.limit);
             }
             assert!(report.tokens[2].bytes > first.bytes);
+            assert!(first.launches < 1000, "{} launches", first.launches);
+            println!("{report}");
             let sum: usize = report.operations.iter().map(|line| line.launches).sum();
             assert_eq!(sum, first.launches);
             assert!(report.to_string().contains("linear"));

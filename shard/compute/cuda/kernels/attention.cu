@@ -5,6 +5,7 @@
 // parts are joined in the order of segments, either by one block that takes a query through all of them, or in a second
 // launch where blocks have dealt them out. Both give the same bits.
 
+#include "activations.cuh"
 #include "pages.cuh"
 
 /// Keys per segment: part of the definition of the result.
@@ -273,9 +274,11 @@ __device__ inline Part join_parts(const Part& total, const Part& part) {
     return Part{largest, fmaf(total.sum, exponential(total.largest - largest), added)};
 }
 
-/// Rotates joined values back where they were rotated, divides by the sum, and applies the gate.
+/// Rotates joined values back where they were rotated, divides by the sum, and applies the gate; rounds to blocks as well if
+/// these are wanted (of heads of whole blocks). All of it from the row's first head on.
 __device__ inline void finish(
-    const Attention& attention, const Query& query, const Part& total, const float* row, u32 head, float* output) {
+    const Attention& attention, const Query& query, const Part& total, const float* row, u32 head, float* output,
+    Activations* blocks) {
     u32 dim = attention.values.dim;
     __syncthreads();
     if (attention.values.rotation > 0) {
@@ -287,11 +290,20 @@ __device__ inline void finish(
             result *= sigmoid(row[head * attention.stride + attention.gate_offset + column]);
         }
         output[head * dim + column] = result;
+        if (blocks != nullptr) {
+            round_to_block(result, blocks[(head * dim + column) / BLOCK]);
+        }
     }
 }
 
+/// The blocks of a row of results, if there are any.
+__device__ inline Activations* blocks_of(const Attention& attention, Activations* blocks, u32 row) {
+    return blocks == nullptr ? nullptr : blocks + (u64)row * (attention.heads * attention.values.dim / BLOCK);
+}
+
 /// Takes each query through all of its segments. A block of `ATTENTION_THREADS` per head of a row.
-extern "C" __global__ void attention(const Step* step, const Attention* attention_of, const float* queries, float* output) {
+extern "C" __global__ void attention(
+    const Step* step, const Attention* attention_of, const float* queries, float* output, Activations* blocks) {
     const Attention attention = *attention_of;
     DYNAMIC_SHARED(float, shared);
     u32 head = blockIdx.x, row = blockIdx.y;
@@ -315,7 +327,8 @@ extern "C" __global__ void attention(const Step* step, const Attention* attentio
         total = start == 0 ? part : join_parts(total, part);
         __syncthreads();
     }
-    finish(attention, query, total, own, head, output + (u64)row * attention.heads * dim);
+    output += (u64)row * attention.heads * dim;
+    finish(attention, query, total, own, head, output, blocks_of(attention, blocks, row));
 }
 
 /// Where the part of a query in a segment is kept: its weighted values, then its largest score and sum.
@@ -354,7 +367,8 @@ extern "C" __global__ void attention_parts(
 
 /// Joins the parts of each query, in order. A block of `ATTENTION_THREADS` per head of a row.
 extern "C" __global__ void attention_join(
-    const Step* step, const Attention* attention_of, const float* queries, float* parts, float* output) {
+    const Step* step, const Attention* attention_of, const float* queries, float* parts, float* output,
+    Activations* blocks) {
     const Attention attention = *attention_of;
     DYNAMIC_SHARED(float, shared);
     u32 head = blockIdx.x, row = blockIdx.y, dim = attention.values.dim;
@@ -372,5 +386,7 @@ extern "C" __global__ void attention_join(
         }
         total = segment == 0 ? part : join_parts(total, part);
     }
-    finish(attention, query, total, queries + (u64)row * attention.query_width, head, output + (u64)row * attention.heads * dim);
+    output += (u64)row * attention.heads * dim;
+    const float* own = queries + (u64)row * attention.query_width;
+    finish(attention, query, total, own, head, output, blocks_of(attention, blocks, row));
 }

@@ -4,17 +4,8 @@
 // So that a warp can read a row of weights together all the same, every lane makes the terms of one block, and then one
 // lane for each row of activations adds up what 32 lanes have made.
 
+#include "activations.cuh"
 #include "formats.cuh"
-
-/// 32 activations, each `scale · value`.
-struct __align__(16) Activations {
-    i8 values[BLOCK];
-    float scale;
-    /// `scale` times the sum of all values.
-    float scaled_sum;
-    /// Sums of the first and the last sixteen values.
-    int sums[2];
-};
 
 /// Two factors of a product that is added without rounding it first.
 struct Term {
@@ -48,37 +39,11 @@ __device__ inline Product product_of_block(const Product* products, u32 count) {
 /// Rows of activations that share what is read of the weights.
 #define SHARED_ROWS 8u
 
-/// Rounds rows of `width` values to blocks, a warp for each: the scale is the largest magnitude over 127.
+/// Rounds rows of `width` values to blocks, a warp for each.
 extern "C" __global__ void quantize(const Step* step, u32 count, const float* input, Activations* blocks, u32 width) {
     u64 block = (u64)blockIdx.x * (blockDim.x / WARP) + threadIdx.x / WARP;
-    u64 row_blocks = width / BLOCK;
-    if (block >= step->counts[count] * row_blocks) {
-        return;
-    }
-    u32 lane = threadIdx.x % WARP;
-    float value = input[block * BLOCK + lane];
-    float largest = largest_of_warp(fabsf(value));
-    // Zero, or no number if any value is not finite.
-    float poison = value * 0.0f;
-    for (u32 distance = 16; distance > 0; distance /= 2) {
-        poison += __shfl_xor_sync(ALL_LANES, poison, distance);
-    }
-    float inverse = largest > 0.0f ? 127.0f / largest : 0.0f;
-    i8 rounded = (i8)__float2int_rn(value * inverse);
-    int sum = rounded;
-    for (u32 distance = 8; distance > 0; distance /= 2) {
-        sum += __shfl_xor_sync(ALL_LANES, sum, distance);
-    }
-    int other = __shfl_xor_sync(ALL_LANES, sum, 16);
-    Activations& result = blocks[block];
-    result.values[lane] = rounded;
-    if (lane % LANES == 0) {
-        result.sums[lane / LANES] = sum;
-    }
-    if (lane == 0) {
-        float scale = largest / 127.0f + poison;
-        result.scale = scale;
-        result.scaled_sum = scale * (float)(sum + other);
+    if (block < step->counts[count] * (u64)(width / BLOCK)) {
+        round_to_block(input[block * BLOCK + threadIdx.x % WARP], blocks[block]);
     }
 }
 

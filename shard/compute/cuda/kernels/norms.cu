@@ -1,10 +1,12 @@
 // Root-mean-square norms: of rows, of heads with a gate, and of query and key heads before they are rotated.
 
-#include "common.cuh"
+#include "activations.cuh"
 
-/// `output = input / sqrt(mean(input²) + epsilon) ⊙ weight`; a block of `NORM_THREADS` per row.
+/// `output = input / sqrt(mean(input²) + epsilon) ⊙ weight`, rounded to blocks as well if these are wanted (of rows of
+/// whole blocks); a block of `NORM_THREADS` per row.
 extern "C" __global__ void norm_rows(
-    const Step* step, u32 count, const float* input, const float* weight, float epsilon, float* output, u32 width) {
+    const Step* step, u32 count, const float* input, const float* weight, float epsilon, float* output,
+    Activations* blocks, u32 width) {
     u32 row = blockIdx.x;
     if (row >= step->counts[count]) {
         return;
@@ -13,14 +15,19 @@ extern "C" __global__ void norm_rows(
     output += (u64)row * width;
     float scale = inverse_rms(input, width, epsilon);
     for (u32 i = threadIdx.x; i < width; i += NORM_THREADS) {
-        output[i] = input[i] * scale * weight[i];
+        float value = input[i] * scale * weight[i];
+        output[i] = value;
+        if (blocks != nullptr) {
+            round_to_block(value, blocks[((u64)row * width + i) / BLOCK]);
+        }
     }
 }
 
-/// `buffer = buffer / rms ⊙ weight ⊙ silu(gate)` in every head; a block of `NORM_THREADS` per head of a row.
+/// `buffer = buffer / rms ⊙ weight ⊙ silu(gate)` in every head, rounded to blocks as well if these are wanted (of heads of
+/// whole blocks); a block of `NORM_THREADS` per head of a row.
 extern "C" __global__ void gated_norm(
-    const Step* step, u32 count, float* buffer, const float* gate, const float* weight, float epsilon, u32 dim,
-    u32 width) {
+    const Step* step, u32 count, float* buffer, const float* gate, const float* weight, float epsilon,
+    Activations* blocks, u32 dim, u32 width) {
     u32 row = blockIdx.y;
     if (row >= step->counts[count]) {
         return;
@@ -30,7 +37,11 @@ extern "C" __global__ void gated_norm(
     gate += first;
     float scale = inverse_rms(values, dim, epsilon);
     for (u32 i = threadIdx.x; i < dim; i += NORM_THREADS) {
-        values[i] = values[i] * scale * weight[i] * silu(gate[i]);
+        float value = values[i] * scale * weight[i] * silu(gate[i]);
+        values[i] = value;
+        if (blocks != nullptr) {
+            round_to_block(value, blocks[(first + i) / BLOCK]);
+        }
     }
 }
 

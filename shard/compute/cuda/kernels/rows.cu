@@ -1,6 +1,6 @@
 // Operations on rows in which every value depends on values at the same place, and rows that are copied.
 
-#include "common.cuh"
+#include "activations.cuh"
 
 /// The place of this thread in a buffer of `width` values per row, or none behind the last of the counted rows.
 __device__ inline bool place(const Step* step, u32 count, u32 width, u32* row, u32* column) {
@@ -29,12 +29,17 @@ extern "C" __global__ void load_rotations(const Step* step, float* output, u32 d
     }
 }
 
-/// `gate = silu(gate) ⊙ up`.
-extern "C" __global__ void swiglu(const Step* step, u32 count, float* gate, const float* up, u32 width) {
+/// `gate = silu(gate) ⊙ up`, rounded to blocks as well if these are wanted (of rows of whole blocks).
+extern "C" __global__ void swiglu(
+    const Step* step, u32 count, float* gate, const float* up, Activations* blocks, u32 width) {
     u32 row, column;
     if (place(step, count, width, &row, &column)) {
         u64 at = (u64)row * width + column;
-        gate[at] = silu(gate[at]) * up[at];
+        float value = silu(gate[at]) * up[at];
+        gate[at] = value;
+        if (blocks != nullptr) {
+            round_to_block(value, blocks[at / BLOCK]);
+        }
     }
 }
 

@@ -13,6 +13,7 @@ use paceline_gguf::{Gguf, TensorType};
 
 use crate::inputs::SEGMENT;
 use crate::layout::{Pages, Slots};
+use crate::prepare::rounds_for_next;
 
 /// What an operation costs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -56,7 +57,7 @@ pub fn decode(program: &Program, model: &Arc<Gguf>, memory: &MemorySpec, context
     let reckoning = Reckoning { program, tensors: tensors.collect::<Result<_>>()?, memory, context };
     let vectors = program.input.filter(|_| !program.embeds);
     let brought = vectors.map(|_| Cost { operation: "vectors", launches: 1, bytes: 0 });
-    let own = program.ops[program.entries()[0].clone()].iter().map(|recorded| reckoning.cost(&recorded.op));
+    let own = program.entries()[0].clone().map(|index| reckoning.cost(index, &program.ops[index].op));
     brought.into_iter().map(Ok).chain(own).collect()
 }
 
@@ -72,7 +73,7 @@ impl Reckoning<'_> {
         &self.tensors[weight.0 as usize]
     }
 
-    fn cost(&self, op: &Op) -> Result<Cost> {
+    fn cost(&self, index: usize, op: &Op) -> Result<Cost> {
         let cost = |operation, launches, bytes| Ok(Cost { operation, launches, bytes });
         match op {
             Op::Embed { .. } => cost("embed", 1, 0),
@@ -80,7 +81,9 @@ impl Reckoning<'_> {
             Op::Norm { .. } => cost("norm", 1, 0),
             Op::Linear { products, .. } => {
                 let weights = products.iter().map(|product| self.tensor(product.weight));
-                let rounds = weights.clone().any(Tensor::takes_blocks);
+                let kind = |weight: Weight| self.tensor(weight).kind;
+                let is_rounded = index > 0 && rounds_for_next(self.program, index - 1, &kind);
+                let rounds = !is_rounded && weights.clone().any(Tensor::takes_blocks);
                 let mut kinds: Vec<u32> = weights.clone().map(|weight| weight.kind.id()).collect();
                 kinds.sort_unstable();
                 kinds.dedup();
@@ -103,7 +106,7 @@ impl Reckoning<'_> {
                 let used = self.program.width(*route) as u64 / 2;
                 let [gate, up, down] = [gate, up, down].map(|weight| self.tensor(*weight));
                 let all = gate.bytes() + up.bytes() + down.bytes();
-                let rounds = usize::from(gate.takes_blocks() || up.takes_blocks()) + usize::from(down.takes_blocks());
+                let rounds = usize::from(gate.takes_blocks() || up.takes_blocks());
                 cost("experts", 5 + rounds, all * used / (gate.shape[2] as u64).max(1))
             }
             Op::SwiGlu { .. }

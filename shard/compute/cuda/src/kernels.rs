@@ -18,4 +18,4 @@ pub const FILES: [File; 7] =
     files!["attention.cu", "linear.cu", "norms.cu", "pages.cu", "recurrent.cu", "route.cu", "rows.cu"];
 
 /// Files that those include.
-pub const HEADERS: [File; 3] = files!["common.cuh", "formats.cuh", "pages.cuh"];
+pub const HEADERS: [File; 4] = files!["activations.cuh", "common.cuh", "formats.cuh", "pages.cuh"];

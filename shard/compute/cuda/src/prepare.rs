@@ -10,15 +10,17 @@ mod scratch;
 use std::sync::Arc;
 
 use paceline_compute::Result;
+use paceline_compute::blocks::is_quantized;
 use paceline_compute::device::MemorySpec;
 use paceline_compute::program::{Buffer, Op, Program, RowSpace, Weight};
 use paceline_compute::shapes::Shapes;
+use paceline_gguf::TensorType;
 
 pub(crate) use scratch::{constant_bytes, scratch_bytes};
 
 use crate::driver::{Address, Driver};
 use crate::launch::{Count, Extent, Launch, When};
-use crate::layout::{Pages, Slots};
+use crate::layout::{BLOCK, Pages, Slots};
 use crate::memory::{Arena, Section};
 use crate::weights::Loaded;
 
@@ -54,6 +56,10 @@ pub(crate) struct Preparation<'a> {
     constants: Vec<u32>,
     /// Dimensions of the rotations of the entry so far.
     rotated: usize,
+    /// Does the operation leave its results in blocks for the next one?
+    rounds_for_next: bool,
+    /// Did the one before?
+    is_rounded: bool,
 }
 
 impl<'a> Preparation<'a> {
@@ -66,7 +72,8 @@ impl<'a> Preparation<'a> {
         places: &'a Places,
         driver: &'a dyn Driver,
     ) -> Self {
-        Self { shapes, weights, memory, arena, places, driver, constants: Vec::new(), rotated: 0 }
+        let (constants, rotated, rounds_for_next, is_rounded) = (Vec::new(), 0, false, false);
+        Self { shapes, weights, memory, arena, places, driver, constants, rotated, rounds_for_next, is_rounded }
     }
 
     /// The launches of each operation.
@@ -74,15 +81,23 @@ impl<'a> Preparation<'a> {
     /// # Errors
     /// Kernels that cannot be made ready.
     pub(crate) fn operations(&mut self) -> Result<Vec<Vec<Launch>>> {
-        let cuts = &self.program().cuts;
+        let (cuts, weights) = (&self.program().cuts, self.weights);
+        let kinds = |weight: Weight| weights[weight.0 as usize].kind();
         let all = self.program().ops.iter().enumerate();
         all.map(|(index, recorded)| {
             if cuts.contains(&index) {
                 self.rotated = 0;
             }
+            self.rounds_for_next = rounds_for_next(self.program(), index, &kinds);
+            self.is_rounded = index > 0 && rounds_for_next(self.program(), index - 1, &kinds);
             self.operation(&recorded.op)
         })
         .collect()
+    }
+
+    /// Where an operation leaves its results in blocks, or nowhere: at the start of scratch, where products look for them.
+    fn blocks_for_next(&self) -> Address {
+        if self.rounds_for_next { self.arena.address(self.places.scratch) } else { 0 }
     }
 
     /// The tables that kernels read, to be written to the constants' section.
@@ -111,7 +126,9 @@ impl<'a> Preparation<'a> {
             Op::Norm { input, weight, epsilon, output } => {
                 let (count, width) = (self.count(*output), self.width(*output));
                 let [input, output] = [*input, *output].map(|buffer| self.buffer(buffer));
-                let arguments = [count.place(), input, self.weight(*weight), float(*epsilon), output, width as u64];
+                let weight = self.weight(*weight);
+                let blocks = self.blocks_for_next();
+                let arguments = [count.place(), input, weight, float(*epsilon), output, blocks, width as u64];
                 Ok(vec![self.launch("norm_rows", rows(count), NORM_THREADS, &arguments)?])
             }
             Op::Linear { input, products } => self.linear(*input, products),
@@ -124,7 +141,8 @@ impl<'a> Preparation<'a> {
                 let [buffer, gate] = [*buffer, *gate].map(|buffer| self.buffer(buffer));
                 let weight = self.weight(*weight);
                 let sizes = [*head_dim as u64, width as u64];
-                let arguments = [count.place(), buffer, gate, weight, float(*epsilon), sizes[0], sizes[1]];
+                let blocks = self.blocks_for_next();
+                let arguments = [count.place(), buffer, gate, weight, float(*epsilon), blocks, sizes[0], sizes[1]];
                 let grid = [Extent::fixed(width / head_dim), Extent::each(count), Extent::ONE];
                 Ok(vec![self.launch("gated_norm", grid, NORM_THREADS, &arguments)?])
             }
@@ -150,7 +168,10 @@ impl<'a> Preparation<'a> {
     fn elementwise(&self, op: &Op) -> Result<Launch> {
         let place = |buffer: Buffer| self.count(buffer).place();
         let (name, main, arguments) = match *op {
-            Op::SwiGlu { gate, up } => ("swiglu", gate, vec![place(gate), self.buffer(gate), self.buffer(up)]),
+            Op::SwiGlu { gate, up } => {
+                let buffers = [gate, up].map(|buffer| self.buffer(buffer));
+                ("swiglu", gate, [&[place(gate)], &buffers[..], &[self.blocks_for_next()]].concat())
+            }
             Op::AddGated { input, gate, output } => {
                 let buffers = [input, gate, output].map(|buffer| self.buffer(buffer));
                 ("add_gated", output, [&[place(output)], &buffers[..]].concat())
@@ -252,6 +273,23 @@ impl Launch {
     fn when(self, when: When) -> Self {
         Self { when, ..self }
     }
+}
+
+/// Does an operation leave its results in blocks, because products of weights in blocks with just these come next?
+pub(crate) fn rounds_for_next(program: &Program, index: usize, kind: &dyn Fn(Weight) -> TensorType) -> bool {
+    let Some(Op::Linear { input, products }) = program.ops.get(index + 1).map(|recorded| &recorded.op) else {
+        return false;
+    };
+    let (made, piece) = match program.ops[index].op {
+        Op::Norm { output, .. } => (output, program.width(output)),
+        Op::GatedNorm { buffer, head_dim, .. } => (buffer, head_dim),
+        Op::SwiGlu { gate, .. } => (gate, program.width(gate)),
+        Op::Attention { cache, output, .. } => (output, program.caches[usize::from(cache.0)].value_dim),
+        _ => return false,
+    };
+    let takes_blocks = products.iter().any(|product| is_quantized(kind(product.weight)));
+    let is_same_entry = !program.cuts.contains(&(index + 1));
+    made == *input && piece.is_multiple_of(BLOCK) && takes_blocks && is_same_entry
 }
 
 /// A block for each row.

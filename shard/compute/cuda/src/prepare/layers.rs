@@ -82,9 +82,10 @@ impl Preparation<'_> {
         // As `query_in` in `attention.cu` cuts it.
         let floats = dim + SEGMENT + spec.value_dim + dim.max(spec.value_dim) + 2 + 2 * (dim / BLOCK);
         let shared = floats * size_of::<f32>() + dim;
-        let [parts] = self.scratch(op);
+        let [_, parts] = self.scratch(op);
         let most = scratch::split_parts(self.program(), self.memory, op);
         let [queries, output] = [query, output].map(|buffer| self.buffer(buffer));
+        let blocks = self.blocks_for_next();
         let by_head = |segments| [Extent::fixed(count), Extent::each(Count::Rows), segments];
         let one = |name: &str, segments, arguments: &[u64]| {
             let launch = self.launch(name, by_head(segments), ATTENTION_THREADS, arguments)?;
@@ -92,9 +93,9 @@ impl Preparation<'_> {
         };
         let segments = Extent::each(Count::Segments);
         Ok(vec![
-            one("attention", Extent::ONE, &[table, queries, output])?.when(When::Whole(most)),
+            one("attention", Extent::ONE, &[table, queries, output, blocks])?.when(When::Whole(most)),
             one("attention_parts", segments, &[table, queries, parts])?.when(When::Split(most)),
-            one("attention_join", Extent::ONE, &[table, queries, parts, output])?.when(When::Split(most)),
+            one("attention_join", Extent::ONE, &[table, queries, parts, output, blocks])?.when(When::Split(most)),
         ])
     }
 

@@ -34,7 +34,7 @@ impl Preparation<'_> {
         let [blocks] = self.scratch(&op);
         let rows = Input { floats: self.buffer(input), blocks };
         let mut launches = Vec::new();
-        if products.iter().any(|product| self.takes_blocks(product.weight)) {
+        if !self.is_rounded && products.iter().any(|product| self.takes_blocks(product.weight)) {
             launches.push(self.quantize(count, rows, columns)?);
         }
         let kind = |product: &Product| self.loaded(product.weight).kind();
@@ -83,11 +83,9 @@ impl Preparation<'_> {
         launches.push(self.expert_product(sizes, gate, rows, gates, used)?);
         launches.push(self.expert_product(sizes, up, rows, ups, used)?);
         let all_hidden = used * hidden;
-        let arguments = [count.place(), gates, ups, all_hidden as u64];
+        let blocks = if self.takes_blocks(down) { hidden_blocks } else { 0 };
+        let arguments = [count.place(), gates, ups, blocks, all_hidden as u64];
         launches.push(self.launch("swiglu", self.values(count, all_hidden), THREADS, &arguments)?);
-        if self.takes_blocks(down) {
-            launches.push(self.quantize(count, inner, all_hidden)?);
-        }
         launches.push(self.expert_product(sizes, down, inner, results, 1)?);
         let arguments = [count.place(), results, sizes.route, self.buffer(output), used as u64, width as u64];
         launches.push(self.launch("add_experts", self.values(count, width), THREADS, &arguments)?);

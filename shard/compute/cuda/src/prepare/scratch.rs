@@ -13,8 +13,8 @@ const ACTIVATIONS_BYTES: usize = 48;
 const SPLIT_VALUES: usize = 2 << 20;
 /// What parts of scratch are aligned to.
 const ALIGNMENT: usize = 256;
-/// Words of `Product` in `linear.cu`, of two `Plane` and two `Heads` in `pages.cuh` and `norms.cu`, of `Attention`, and of `Memory` in `recurrent.cu`, each up to
-/// whole lines of four.
+/// Words of `Product` in `linear.cu`, of two `Plane` and two `Heads` in `pages.cuh` and `norms.cu`, of `Attention` in
+/// `attention.cu`, and of `Memory` in `recurrent.cu`, each up to whole lines of four.
 const PRODUCT_WORDS: usize = 8;
 const STORE_WORDS: usize = 2 * 10 + 2 * 8;
 const ATTENTION_WORDS: usize = 28;
@@ -51,7 +51,10 @@ pub(super) fn parts(shapes: &Shapes<'_>, memory: &MemorySpec, op: &Op) -> Vec<us
     let floats = |values: usize| values.saturating_mul(size_of::<f32>());
     match op {
         Op::Linear { input, .. } => vec![activations(rows(*input), program.width(*input))],
-        Op::Attention { .. } => vec![floats(split_values(program, memory, op))],
+        // Results in blocks lie before parts, where products look for them.
+        Op::Attention { output, .. } => {
+            vec![activations(memory.rows, program.width(*output)), floats(split_values(program, memory, op))]
+        }
         Op::DeltaRule { key_heads, state, .. } => {
             let spec = &program.states[usize::from(state.0)];
             let row = key_heads.saturating_mul(spec.head_dim).saturating_add(spec.value_heads).saturating_mul(2);

@@ -185,7 +185,7 @@ fn what_cannot_run_is_an_error() {
     let shape = Shape { grid: [1; 3], block: 2048, shared_bytes: 0 };
     // SAFETY: it is refused before it begins.
     #[expect(unsafe_code, reason = "a launch")]
-    let refused = unsafe { driver.launch(kernel, shape, &[0; 5]) };
+    let refused = unsafe { driver.launch(kernel, shape, &[0; 6]) };
     assert!(refused.is_err());
 }
 
