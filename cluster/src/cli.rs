@@ -17,6 +17,7 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 use paceline_core::planner::{CacheRam, DeviceGroup, LinkSpeed, Targets};
 use paceline_gguf::KvType;
 
+pub(crate) use crate::devices::DeviceChoice;
 pub(crate) use crate::disk::CacheDisk;
 pub(crate) use api::{ApiArgs, OnOff};
 pub(crate) use cache::{CacheAction, CacheArgs};
@@ -213,6 +214,9 @@ pub(crate) struct ComputeArgs {
     /// Rows of a prompt in one step.
     #[arg(long, default_value_t = 512, value_name = "TOKENS")]
     pub(crate) prefill_chunk: usize,
+    /// What computes: cpu, cuda:N for card N of NVIDIA, or auto for the first card if it can be used.
+    #[arg(long, default_value = "cpu", value_name = "DEVICE")]
+    pub(crate) device: DeviceChoice,
     /// Vector instructions; the best there are if not given.
     #[arg(long, value_name = "SET")]
     pub(crate) isa: Option<Isa>,
@@ -348,6 +352,9 @@ pub(crate) struct PlanArgs {
     /// Make one user's tokens as fast as possible, rather than all users' together.
     #[arg(long)]
     pub(crate) one_user: bool,
+    /// Say what a token costs on cards of NVIDIA, operation by operation: kernels, bytes, and the time that they predict.
+    #[arg(long, conflicts_with_all = ["device", "memory", "cluster", "target", "one_user"])]
+    pub(crate) kernels: bool,
     /// Print the plan as JSON.
     #[arg(long)]
     pub(crate) json: bool,

@@ -1,11 +1,12 @@
 //! `paceline doctor`: what of this host keeps it from serving models well, and what to do about it.
 //!
-//! [`asking`] asks the system what no file says; everything else reads files below a folder and judges, so that tests
+//! [`asking`] asks the system what no file says, and [`gpu`] NVIDIA's driver; everything else reads files below a folder and judges, so that tests
 //! have hosts of their own. A file that is missing or makes no sense is a finding too, never an error.
 
 mod asking;
 mod container;
 mod finding;
+mod gpu;
 mod memory;
 mod network;
 mod processor;
@@ -22,6 +23,7 @@ use crate::cli::DoctorArgs;
 use crate::host;
 use asking::{Port, Reached};
 use finding::{Checked, Entry, Report, Unknown};
+use gpu::Gpus;
 
 /// A host as far as it is looked at.
 struct Host {
@@ -35,6 +37,8 @@ struct Host {
     ports: Vec<Port>,
     /// Addresses that were tried.
     reached: Vec<Reached>,
+    /// What the system says of GPUs.
+    gpus: Gpus,
 }
 
 /// Looks at one thing.
@@ -73,6 +77,7 @@ pub(crate) fn doctor(arguments: &DoctorArgs) -> Result<()> {
         has_vector_kernels: cfg!(target_arch = "x86_64"),
         ports: asking::ports(arguments.port),
         reached: arguments.reach.iter().map(|address| asking::reach(address)).collect(),
+        gpus: gpu::ask(),
     };
     let report = examine(&host);
     tell(&report, arguments.json)?;
@@ -90,7 +95,7 @@ fn examine(host: &Host) -> Report {
         Some(Entry { area: area.to_owned(), finding })
     });
     let of_system = host.ports.iter().map(network::port).chain(host.reached.iter().map(network::reached));
-    Report::new(of_files.chain(of_system).collect())
+    Report::new(of_files.chain(gpu::findings(host)).chain(of_system).collect())
 }
 
 impl Host {

@@ -29,7 +29,9 @@ pub(crate) fn plan(
     compute: Option<&ComputeArgs>,
 ) -> Result<Plan> {
     let prefill_rows = compute.map(|compute| compute.prefill_chunk);
-    let placement = placement(gguf, model, layout, prefill_rows, None)?;
+    let gpu = compute.map_or(Ok(None), |compute| compute.device.gpu())?;
+    let free = gpu.as_ref().map(|gpu| gpu.free_bytes.saturating_sub(MARGIN));
+    let placement = placement(gguf, model, layout, prefill_rows, free)?;
     let limits = limits(&placement, prefill_rows);
     limits.check()?;
     let Placement { page_tokens, pages, slots, key_type, value_type, step_rows, step_wanted, logs, .. } = placement;
@@ -45,6 +47,7 @@ pub(crate) fn plan(
         limits,
         memory,
         isa: compute.and_then(|compute| compute.isa),
+        gpu,
         pin: compute.is_some_and(|compute| compute.pin),
         template: None,
         progress: false,

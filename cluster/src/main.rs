@@ -11,6 +11,7 @@ mod control;
 mod coordinator;
 #[cfg(test)]
 mod deployed;
+mod devices;
 mod disk;
 mod doctor;
 mod eval;

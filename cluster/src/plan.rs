@@ -1,6 +1,8 @@
 //! `paceline plan`: what a model needs and where its layers would go: here, on the nodes of a running coordinator, or on
 //! described devices.
 
+mod kernels;
+
 use std::io::Write;
 
 use anyhow::{Context, Result, ensure};
@@ -8,6 +10,7 @@ use paceline_api::NodeCard;
 use paceline_core::planner::{self, Cluster, DeviceSpec, Note, Placement, Prefer, Speed, Wishes};
 use paceline_gguf::{Gguf, ModelShape};
 
+use crate::bench::tell;
 use crate::cli::{LayoutArgs, PlanArgs, ServerArgs};
 use crate::status::server::Server;
 use crate::{layout, model};
@@ -15,6 +18,9 @@ use crate::{layout, model};
 /// Reads the model's header and prints the plan.
 pub(crate) fn plan(arguments: &PlanArgs) -> Result<()> {
     let gguf = model::open_with_draft(&arguments.model, &arguments.layout.draft)?;
+    if arguments.kernels {
+        return tell(&kernels::report(&gguf, arguments)?, arguments.json);
+    }
     let placement = match &arguments.cluster {
         Some(url) => live(&gguf, arguments, url),
         None if arguments.device.is_empty() => here(&gguf, arguments),

@@ -27,6 +27,7 @@ use paceline_transport::local;
 use tokio::sync::{mpsc, watch};
 use tracing::warn;
 
+use crate::devices::Gpu;
 use crate::{cli, disk, host, tail};
 
 /// Threads of the runtime: they only wait for sockets and timers.
@@ -52,6 +53,8 @@ pub(crate) struct Plan {
     pub(crate) memory: MemorySpec,
     /// Kernels, if the best are not wanted.
     pub(crate) isa: Option<cli::Isa>,
+    /// What computes in place of this host's cores.
+    pub(crate) gpu: Option<Gpu>,
     /// Keep every thread on a core of its own, if there are enough.
     pub(crate) pin: bool,
     /// A chat template instead of the model's.
@@ -153,7 +156,7 @@ fn load_stage(
     let layers = StageLayers { layers: part.layers.clone(), first: part.first, last: part.last };
     let drafter = plan.placement.drafter.and_then(|drafter| drafter.at(part.last));
     let program = tail::record(&plan.model, &layers, &plan.overrides, drafter)?;
-    let device = device(plan, index)?;
+    let device = stage_device(plan, index)?;
     let mut progress = |bytes| bar.inc(bytes);
     let loaded = device
         .load(program, &plan.model, plan.memory, &mut progress)
@@ -164,10 +167,18 @@ fn load_stage(
         stage = tail::with_speller(stage, tokenizer);
     }
     if let Some(drafter) = drafter.filter(|_| part.last) {
-        stage = tail::with_drafter(stage, drafter, &device, &plan.model, &plan.overrides, &mut progress)?;
+        stage = tail::with_drafter(stage, drafter, device.as_ref(), &plan.model, &plan.overrides, &mut progress)?;
     }
     let memory = stage.memory_use();
     Ok((stage, LoadedAs { layers: part.layers.clone(), device: device.describe(), memory }))
+}
+
+/// What a stage is loaded on.
+fn stage_device(plan: &Plan, index: usize) -> Result<Arc<dyn Device>> {
+    Ok(match &plan.gpu {
+        Some(gpu) => Arc::clone(&gpu.device) as _,
+        None => Arc::new(device(plan, index)?),
+    })
 }
 
 /// The threads of a stage. To be called from a thread that no device has pinned yet.

@@ -1,7 +1,7 @@
 //! `paceline selfcheck`: runs one text in many ways that must not matter, and compares every bit of the logits.
 //!
 //! What must not matter: into how many stages the model is cut, in what chunks a prompt is read, with how many threads
-//! and which kernels, and what else is in the same steps. For f16 every pair of choices is run, for each other type of
+//! and which kernels, what else is in the same steps, and with `--device` whether stages are on a GPU. For f16 every pair of choices is run, for each other type of
 //! keys and values fewer, with `--full` every combination of all types. Each type is compared with its own first way.
 //! Then answers from the cache are compared with cold ones (see [`warm`]), and answers with drafts with those without
 //! (see [`drafts`]).
@@ -15,14 +15,16 @@ use std::io::Write;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
+use paceline_compute::Device;
 use paceline_compute::cpu::simd::Isa;
-use paceline_evaluation::exactness::{GENERATED, Subject, Way, Ways, first_difference, logits};
+use paceline_evaluation::exactness::{GENERATED, Subject, Way, Ways, first_difference, logits, logits_with};
 use paceline_gguf::{KvType, ModelShape};
 use paceline_text::{Special, Tokenizer};
 use serde::Serialize;
 
 use crate::bench::tell;
 use crate::cli::{DraftArgs, DraftSource, SelfcheckArgs};
+use crate::devices::Gpu;
 use crate::eval::TEXT;
 use crate::{host, model};
 
@@ -90,12 +92,14 @@ pub(crate) fn selfcheck(arguments: &SelfcheckArgs) -> Result<()> {
         text,
         key_value_types: [KvType::default(); 2],
     };
+    let gpu = arguments.device.gpu()?;
     let plan = plan(&shape, arguments)?;
-    let mut clock = Clock::new(arguments, begun, plan.iter().map(|(_, ways)| ways.len()).sum());
+    let runs = |ways: &Vec<Way>| ways.len() + gpu.iter().flat_map(|_| on_gpu(ways)).count();
+    let mut clock = Clock::new(arguments, begun, plan.iter().map(|(_, ways)| runs(ways)).sum());
     let mut types = Vec::new();
     for (kind, ways) in &plan {
         let subject = Subject { key_value_types: [*kind; 2], ..subject.clone() };
-        types.push(check(&subject, *kind, ways, arguments.spoil, &mut clock)?);
+        types.push(check(&subject, *kind, ways, arguments.spoil, gpu.as_ref(), &mut clock)?);
     }
     let mut warm = Vec::new();
     for (kind, _) in &plan {
@@ -170,8 +174,27 @@ fn ends(all: &[usize]) -> Vec<usize> {
     ends
 }
 
+/// The ways that are run with stages on a GPU too: drafts among busy sessions, each cut once.
+fn on_gpu(ways: &[Way]) -> impl Iterator<Item = &Way> {
+    let mut cuts = Vec::new();
+    let busy = ways.iter().filter(|way| way.company && way.drafts);
+    busy.filter(move |way| {
+        let cut = (way.shards, way.chunk);
+        let is_new = !cuts.contains(&cut);
+        cuts.extend(is_new.then_some(cut));
+        is_new
+    })
+}
+
 /// Runs all ways with one type and compares them with the first.
-fn check(subject: &Subject, kind: KvType, ways: &[Way], spoil: bool, clock: &mut Clock) -> Result<Checked> {
+fn check(
+    subject: &Subject,
+    kind: KvType,
+    ways: &[Way],
+    spoil: bool,
+    gpu: Option<&Gpu>,
+    clock: &mut Clock,
+) -> Result<Checked> {
     let mut checked = Checked { kind: kind.to_string(), ways: 0, left_out: 0, differences: Vec::new() };
     let Some((first, others)) = ways.split_first() else { return Ok(checked) };
     if clock.is_over() {
@@ -184,16 +207,19 @@ fn check(subject: &Subject, kind: KvType, ways: &[Way], spoil: bool, clock: &mut
     if spoil && let Some(logit) = reference.last_mut().and_then(|row| row.last_mut()) {
         *logit ^= 1;
     }
-    for way in others {
+    let device = gpu.map(|gpu| gpu.device.as_ref() as &dyn Device);
+    let with_gpu = device.into_iter().flat_map(|device| on_gpu(ways).map(move |way| (way, Some(device))));
+    for (way, device) in others.iter().map(|way| (way, None)).chain(with_gpu) {
         if clock.is_over() {
             checked.left_out += 1;
             continue;
         }
-        let found = logits(subject, *way)?;
+        let found = logits_with(subject, *way, device)?;
         clock.tick()?;
         checked.ways += 1;
         if let Some(difference) = first_difference(&reference, &found) {
-            let (way, against) = (way.to_string(), first.to_string());
+            let place = device.map_or_else(String::new, |device| format!(", {} first", device.describe().name));
+            let (way, against) = (format!("{way}{place}"), first.to_string());
             checked.differences.push(Found { way, against, first: difference.to_string() });
         }
     }

@@ -24,8 +24,9 @@ use std::time::Duration;
 use anyhow::{Context, Result, bail};
 use paceline_compute::cpu::CpuDevice;
 use paceline_compute::cpu::roof::Roof;
-use paceline_compute::device::Device as _;
+use paceline_compute::device::{self as compute, Device as _};
 use paceline_control::{Device, Hello};
+use paceline_cuda::roof::{Roof as CudaRoof, Sample};
 use paceline_proto::{NodeId, frame};
 use paceline_shard::DiskTier;
 use paceline_transport::Endpoint;
@@ -37,6 +38,7 @@ use tracing::{info, warn};
 
 use crate::cli::{CacheDisk, ShardArgs};
 use crate::control::{PROGRAM, client};
+use crate::devices::Gpu;
 use crate::pieces::Pieces;
 use crate::shutdown::Signals;
 use crate::supervisor::Supervisor;
@@ -60,8 +62,7 @@ const MEASURED_PIECE: usize = 16 << 20;
 /// Joins, and stays until a signal comes.
 pub(crate) fn shard(arguments: &ShardArgs) -> Result<()> {
     let token = token(arguments)?;
-    let device = device(arguments)?;
-    let own = own_device(arguments, &device)?;
+    let (device, own) = own_device(arguments)?;
     let disk = arguments.cache_disk.as_ref().map(CacheDisk::start).transpose()?;
     let supervisor = Supervisor::of_environment()?;
     let system = row::system()?;
@@ -80,7 +81,7 @@ pub(crate) fn shard(arguments: &ShardArgs) -> Result<()> {
 async fn run(
     arguments: &ShardArgs,
     token: JoinToken,
-    device: CpuDevice,
+    device: Arc<dyn compute::Device>,
     own: Device,
     disk: Option<DiskTier>,
     supervisor: &Supervisor,
@@ -173,7 +174,7 @@ impl Member {
         address: String,
         identity: Identity,
         local: IpAddr,
-        (device, own, disk): (CpuDevice, Device, Option<DiskTier>),
+        (device, own, disk): (Arc<dyn compute::Device>, Device, Option<DiskTier>),
         supervisor: Supervisor,
     ) -> Result<Self> {
         let udp = arguments.data.unwrap_or_else(|| SocketAddr::new(local, 0));
@@ -264,7 +265,18 @@ fn token(arguments: &ShardArgs) -> Result<JoinToken> {
     Ok(token)
 }
 
-fn device(arguments: &ShardArgs) -> Result<CpuDevice> {
+/// What computes, and what the coordinator is told of it. Its speed is measured now, in a moment.
+fn own_device(arguments: &ShardArgs) -> Result<(Arc<dyn compute::Device>, Device)> {
+    if let Some(gpu) = arguments.device.gpu()? {
+        let own = own_gpu(arguments, &gpu)?;
+        return Ok((gpu.device as _, own));
+    }
+    let device = cores(arguments)?;
+    let own = own_cores(arguments, &device)?;
+    Ok((Arc::new(device), own))
+}
+
+fn cores(arguments: &ShardArgs) -> Result<CpuDevice> {
     let isa = arguments.isa.map(row::kernels);
     let threads = arguments.threads.unwrap_or_else(host::cores);
     Ok(match arguments.pin {
@@ -280,8 +292,24 @@ fn device(arguments: &ShardArgs) -> Result<CpuDevice> {
     })
 }
 
-/// What the coordinator is told of the device. Its speed is measured now, in a moment.
-fn own_device(arguments: &ShardArgs, device: &CpuDevice) -> Result<Device> {
+/// What the coordinator is told of a GPU, which has memory of its own.
+fn own_gpu(arguments: &ShardArgs, gpu: &Gpu) -> Result<Device> {
+    let description = compute::Device::describe(gpu.device.as_ref());
+    let memory = arguments.memory.map(gibibytes).transpose()?;
+    let CudaRoof { read, products } = CudaRoof::measure(gpu.driver(), &Sample::default())?;
+    Ok(Device {
+        name: description.name,
+        detail: description.detail,
+        threads: 1,
+        memory: memory.unwrap_or_else(|| gpu.free_bytes.saturating_sub(MARGIN)),
+        read,
+        products,
+        own_memory: true,
+    })
+}
+
+/// What the coordinator is told of this host's cores.
+fn own_cores(arguments: &ShardArgs, device: &CpuDevice) -> Result<Device> {
     let description = device.describe();
     let memory = match arguments.memory {
         Some(gib) => gibibytes(gib)?,

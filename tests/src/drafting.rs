@@ -3,7 +3,6 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-use paceline_compute::cpu::CpuDevice;
 use paceline_compute::device::{Device, MemorySpec};
 use paceline_core::planner::TailDrafter;
 use paceline_gguf::{Gguf, ModelShape};
@@ -23,7 +22,7 @@ pub fn cuts(layers: usize, stages: usize) -> Vec<Range<usize>> {
 ///
 /// # Panics
 /// If a stage cannot be recorded or loaded.
-pub fn row(model: &Arc<Gguf>, stages: usize, device: &CpuDevice, memory: MemorySpec, epoch: Epoch) -> HandRow {
+pub fn row(model: &Arc<Gguf>, stages: usize, device: &dyn Device, memory: MemorySpec, epoch: Epoch) -> HandRow {
     let shape = ModelShape::read(model).expect("a shape");
     let MemorySpec { key_type, value_type, .. } = memory;
     let drafter = match model.draft() {
@@ -43,7 +42,7 @@ pub fn row(model: &Arc<Gguf>, stages: usize, device: &CpuDevice, memory: MemoryS
 pub fn stage(
     model: &Arc<Gguf>,
     layers: &StageLayers,
-    device: &CpuDevice,
+    device: &dyn Device,
     memory: MemorySpec,
     place: Place,
     drafter: Option<TailDrafter>,

@@ -3,7 +3,6 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-use paceline_compute::cpu::CpuDevice;
 use paceline_compute::device::{Device, MemorySpec};
 use paceline_gguf::{Gguf, ModelShape};
 use paceline_model::StageLayers;
@@ -43,7 +42,7 @@ impl HandRow {
     pub fn load(
         model: &Arc<Gguf>,
         cuts: &[Range<usize>],
-        device: &CpuDevice,
+        device: &dyn Device,
         memory: MemorySpec,
         epoch: Epoch,
     ) -> HandRow {

@@ -47,6 +47,14 @@ impl ModelRun {
     /// # Panics
     /// If a stage cannot be recorded or loaded.
     pub fn new(device: &dyn Device, model: &Arc<Gguf>, layout: Layout) -> ModelRun {
+        ModelRun::on(&[device], model, layout)
+    }
+
+    /// Loads every stage of `model` on one of the devices, which are dealt out in turn.
+    ///
+    /// # Panics
+    /// If a stage cannot be recorded or loaded.
+    pub fn on(devices: &[&dyn Device], model: &Arc<Gguf>, layout: Layout) -> ModelRun {
         let Layout { splits, key_value_type, page_tokens, context, sessions, rows } = layout;
         let layout = paceline_evaluation::Layout {
             splits,
@@ -58,7 +66,7 @@ impl ModelRun {
             wanted: rows,
             ..paceline_evaluation::Layout::default()
         };
-        ModelRun(paceline_evaluation::ModelRun::new(device, model, layout).expect("every stage is loaded"))
+        ModelRun(paceline_evaluation::ModelRun::on(devices, model, layout).expect("every stage is loaded"))
     }
 
     /// Runs one step and returns the logits of every row, in order.

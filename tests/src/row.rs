@@ -2,6 +2,8 @@
 //! travel as bytes. One thread, no clock, no sockets: what comes out depends on nothing but the scheduler's choices.
 
 use std::collections::{BTreeMap, VecDeque};
+use std::fmt;
+use std::ops::Range;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
@@ -52,6 +54,18 @@ pub struct RowLayout {
     pub drafts: usize,
     /// The folder and the bytes of a disk tier. It outlives the stages.
     pub disk: Option<(PathBuf, u64)>,
+    /// The stages' devices.
+    pub devices: Devices,
+}
+
+/// Devices that are dealt out to stages in turn; without any, all have one thread of the CPU.
+#[derive(Clone, Default)]
+pub struct Devices(pub Vec<Arc<dyn Device>>);
+
+impl fmt::Debug for Devices {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.debug_list().entries(self.0.iter().map(|device| device.describe().name)).finish()
+    }
 }
 
 /// Says what a session may get next, when it has so many tokens of its answer.
@@ -73,6 +87,7 @@ impl Default for RowLayout {
             key_value_type: KvType::F16,
             drafts: 0,
             disk: None,
+            devices: Devices::default(),
         }
     }
 }
@@ -431,7 +446,7 @@ pub fn single_stage(model: &Arc<Gguf>) -> Stage {
     let (key_type, value_type) = (KvType::F16, KvType::F16);
     let logs = LogSpec::NONE;
     let memory = MemorySpec { page_tokens: 16, pages: 4, slots: 1, key_type, value_type, rows: 64, wanted: 1, logs };
-    load(model, memory, &Limits::new(1, 1, 4, 16, 64), Epoch::default()).pop().expect("one stage")
+    load(model, memory, &Limits::new(1, 1, 4, 16, 64), Epoch::default(), &Devices::default()).pop().expect("one stage")
 }
 
 fn load_with_disks(
@@ -440,21 +455,23 @@ fn load_with_disks(
     limits: &Limits,
     epoch: Epoch,
 ) -> (Vec<SharedStage>, Option<Disks>) {
-    let stages = load(model, layout.memory(limits), limits, epoch).into_iter().map(SharedStage::new);
+    let stages = load(model, layout.memory(limits), limits, epoch, &layout.devices).into_iter().map(SharedStage::new);
     let stages: Vec<SharedStage> = stages.collect();
     let disks = layout.disk.as_ref().map(|(folder, bytes)| Disks::open(folder, *bytes, &stages));
     (stages, disks)
 }
 
-fn load(model: &Arc<Gguf>, memory: MemorySpec, limits: &Limits, epoch: Epoch) -> Vec<Stage> {
+fn load(model: &Arc<Gguf>, memory: MemorySpec, limits: &Limits, epoch: Epoch, devices: &Devices) -> Vec<Stage> {
     let (shards, results) = (limits.stages, limits.credits * limits.step_wanted);
     let layers = ModelShape::read(model).expect("the model's shape").layers.len();
-    let device = CpuDevice::new(1, None).expect("a thread");
+    let own: Arc<dyn Device> = Arc::new(CpuDevice::new(1, None).expect("a thread"));
+    let devices: &[Arc<dyn Device>] = if devices.0.is_empty() { std::slice::from_ref(&own) } else { &devices.0 };
     let (head, tail) = feedback(results);
     let mut ends = [Some(head), Some(tail)];
     let place = |index: usize| Place { index, first: index == 0, last: index + 1 == shards, epoch };
-    let load = |(index, range)| {
+    let load = |(index, range): (usize, Range<usize>)| {
         let program = paceline_model::record(model, &StageLayers::of(range, layers)).expect("the stage is recorded");
+        let device = &devices[index % devices.len()];
         let loaded = device.load(program, model, memory, &mut |_| {}).expect("the stage is loaded");
         let feedback = match place(index) {
             Place { first: true, last: false, .. } => ends[0].take(),

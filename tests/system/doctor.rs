@@ -1,10 +1,12 @@
 //! What the program says of the host that these tests run on.
 
 use std::net::TcpListener;
+use std::path::Path;
+use std::process::{Command, Stdio};
 
 use serde_json::Value;
 
-use crate::program::{run, text};
+use crate::program::{complaint, output, run, text};
 
 /// A socket that listens, and its port.
 fn listener() -> (TcpListener, String) {
@@ -29,7 +31,8 @@ fn every_finding_is_a_line_for_people_and_an_object_for_programs() {
     let report: Value = serde_json::from_slice(&output.stdout).expect("JSON");
     assert_eq!(report["can_serve"], output.status.success(), "{report}");
     let areas = ["instructions", "cores", "other load", "memory", "swap", "huge pages", "locked memory", "open files"];
-    for area in areas.into_iter().chain(["container", "control groups", "UDP buffers", "port 7070", "port 7071"]) {
+    for area in areas.into_iter().chain(["container", "control groups", "UDP buffers", "GPU", "port 7070", "port 7071"])
+    {
         let [finding] = about(&report, area)[..] else { panic!("not one finding about {area}: {report}") };
         assert!(["good", "note", "warning"].iter().any(|grade| finding["grade"] == *grade), "{finding}");
         assert!(finding["found"].as_str().is_some_and(|found| !found.is_empty()), "{finding}");
@@ -69,4 +72,57 @@ fn what_makes_serving_impossible_ends_in_failure_after_all_is_told() {
     }
     let nobody = text(&run(&["doctor", "--reach", "nowhere"]).stdout);
     assert!(nobody.contains("nowhere is no address"), "{nobody}");
+}
+
+/// Where there is no card, whoever asks for one is told what to install, and nobody else notices.
+#[test]
+fn a_card_that_is_not_there_is_an_error_with_advice() {
+    let report: Value = serde_json::from_slice(&run(&["doctor", "--json"]).stdout).expect("JSON");
+    let found = about(&report, "GPU")[0]["found"].as_str().unwrap_or_default().to_owned();
+    if !found.contains("no card of NVIDIA is seen") {
+        return;
+    }
+    for device in ["cuda", "cuda:3"] {
+        let said = complaint(&["run", "--device", device, "-p", "Hello"]);
+        assert!(said.contains("--device cuda:") && said.contains("cannot be used"), "{said}");
+        assert!(said.contains("install NVIDIA's driver"), "{said}");
+    }
+    let unknown = complaint(&["serve", "--device", "gpu"]);
+    assert!(unknown.contains("say cpu, cuda, cuda:N"), "{unknown}");
+    let arguments = |device| output(&["run", "--device", device, "-p", "Hello", "-n", "4", "--raw"]);
+    assert_eq!(arguments("auto"), arguments("cpu"));
+}
+
+/// A library as build images have it: a name without what it stands for.
+fn stub(folder: &Path, name: &str) {
+    let file = folder.join(name);
+    let compiler = Command::new("cc").args(["-shared", "-x", "c", "/dev/null", "-o"]).arg(file).status();
+    assert!(compiler.expect("a C compiler").success());
+}
+
+/// Some libraries, and not all: each message is about what is missing.
+#[test]
+fn some_libraries_are_not_enough() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let said = |arguments: &[&str]| {
+        let program = env!("CARGO_BIN_EXE_paceline");
+        let mut command = Command::new(program);
+        let output = command.args(arguments).env("LD_LIBRARY_PATH", folder.path()).stdin(Stdio::null()).output();
+        let output = output.expect("the program starts");
+        (output.status.code(), text(&output.stdout), text(&output.stderr))
+    };
+    let ask = ["run", "--device", "cuda", "-p", "Hello"];
+    stub(folder.path(), "libcuda.so.1");
+    stub(folder.path(), "libcuda.so");
+    let (code, _, complaint) = said(&ask);
+    assert_eq!(code, Some(1));
+    assert!(complaint.contains("libcuda.so.1 lacks cuInit: it is too old, or a stub"), "{complaint}");
+    assert!(!complaint.contains("panicked"), "{complaint}");
+    stub(folder.path(), "libnvrtc.so.12");
+    let (_, told, _) = said(&["doctor"]);
+    assert!(told.contains("libnvrtc.so.12 lacks nvrtcVersion") || told.contains("no card of NVIDIA is seen"), "{told}");
+    // Who asks for no card is served as ever.
+    let (code, answer, complaint) = said(&["run", "-p", "Hello", "-n", "3"]);
+    assert_eq!(code, Some(0), "{complaint}");
+    assert!(!answer.is_empty());
 }

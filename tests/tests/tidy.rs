@@ -11,7 +11,7 @@ const LINES: usize = 500;
 const TEST_LINES: usize = 700;
 
 /// What each crate of ours may import of the others.
-const MAY_IMPORT: [(&str, &[&str]); 19] = [
+const MAY_IMPORT: [(&str, &[&str]); 21] = [
     ("paceline-gguf", &[]),
     ("paceline-proto", &[]),
     ("paceline-control", &[]),
@@ -19,6 +19,8 @@ const MAY_IMPORT: [(&str, &[&str]); 19] = [
     ("paceline-transport", &["paceline-proto"]),
     ("paceline-sampling", &["paceline-proto", "paceline-grammar"]),
     ("paceline-compute", &["paceline-gguf"]),
+    ("paceline-cuda", &["paceline-gguf", "paceline-compute"]),
+    ("paceline-emulation", &["paceline-compute", "paceline-cuda"]),
     ("paceline-weights", &["paceline-gguf"]),
     ("paceline-tier", &["paceline-proto"]),
     ("paceline-model", &["paceline-gguf", "paceline-compute"]),

@@ -28,7 +28,7 @@ use anyhow::{Result, ensure};
 use paceline_gguf::Gguf;
 use serde::Serialize;
 
-use crate::cli::BenchArgs;
+use crate::cli::{BenchArgs, DeviceChoice};
 use crate::row::Plan;
 use crate::{layout, model};
 
@@ -39,6 +39,9 @@ pub(crate) fn bench(arguments: &BenchArgs) -> Result<()> {
     if let Some(url) = &arguments.url {
         return tell(&remote::measure(url, arguments)?, arguments.json);
     }
+    let direct = arguments.tune || arguments.profile || arguments.verify;
+    let device = arguments.compute.device;
+    ensure!(!direct || device == DeviceChoice::Cpu, "--tune, --profile and --verify measure this host's cores alone");
     let gguf = model::open_with_draft(&arguments.model, &arguments.layout.draft)?;
     if arguments.tune {
         return tell(&tune::tune(&gguf, arguments)?, arguments.json);

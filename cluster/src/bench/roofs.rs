@@ -7,9 +7,11 @@ use anyhow::Result;
 use paceline_compute::cpu::CpuDevice;
 use paceline_compute::cpu::roof::Roof;
 use paceline_compute::cpu::simd::Isa;
+use paceline_cuda::roof::{Roof as CudaRoof, Sample};
 use serde::Serialize;
 
 use super::samples::Spread;
+use crate::devices::Gpu;
 
 /// Memory that is read again and again, more than caches hold.
 const BYTES: usize = 256 << 20;
@@ -18,11 +20,18 @@ const PIECE: usize = 8 << 20;
 
 /// Takes samples of both roofs.
 pub(super) struct Roofs {
-    all: Roof,
-    one: Roof,
+    of: Of,
     read: Vec<f64>,
     dot: Vec<f64>,
     dot_of_one: Vec<f64>,
+}
+
+/// What they are roofs of.
+enum Of {
+    /// All threads together, and one alone.
+    Cores { all: Roof, one: Roof },
+    /// A GPU, which has no threads that would be worth a sample.
+    Gpu(Gpu),
 }
 
 /// The roofs of a run.
@@ -48,15 +57,34 @@ impl Roofs {
     /// Of a device and of one thread alone.
     pub(super) fn new(device: &CpuDevice, isa: Option<Isa>) -> Result<Self> {
         let (all, one) = (Roof::new(device, BYTES)?, Roof::new(&CpuDevice::new(1, isa)?, 0)?);
-        Ok(Self { all, one, read: Vec::new(), dot: Vec::new(), dot_of_one: Vec::new() })
+        Ok(Self::of(Of::Cores { all, one }))
+    }
+
+    /// Of a GPU.
+    pub(super) fn of_gpu(gpu: &Gpu) -> Self {
+        Self::of(Of::Gpu(gpu.clone()))
+    }
+
+    fn of(of: Of) -> Self {
+        Self { of, read: Vec::new(), dot: Vec::new(), dot_of_one: Vec::new() }
     }
 
     /// Reads all of the memory once, piece by piece, and takes as many samples of the others.
     pub(super) fn sample(&mut self) -> Result<()> {
-        for start in (0..BYTES).step_by(PIECE) {
-            self.read.push(self.all.read(start..start + PIECE)?);
-            self.dot.push(self.all.dot()?);
-            self.dot_of_one.push(self.one.dot()?);
+        match &self.of {
+            Of::Cores { all, one } => {
+                for start in (0..BYTES).step_by(PIECE) {
+                    self.read.push(all.read(start..start + PIECE)?);
+                    self.dot.push(all.dot()?);
+                    self.dot_of_one.push(one.dot()?);
+                }
+            }
+            Of::Gpu(gpu) => {
+                let CudaRoof { read, products } = CudaRoof::measure(gpu.driver(), &Sample::default())?;
+                self.read.push(read);
+                self.dot.push(products);
+                self.dot_of_one.push(products);
+            }
         }
         Ok(())
     }

@@ -77,7 +77,10 @@ pub(super) fn measure(plan: Plan, arguments: &BenchArgs) -> Result<Report> {
     let work = Work { shape: ModelShape::read(&plan.model)?, key_type, value_type };
     // Not pinned: its first thread is this one, where the actors live.
     let isa = plan.isa.map(row::kernels);
-    let mut roofs = Roofs::new(&CpuDevice::new(threads, isa)?, isa)?;
+    let mut roofs = match &plan.gpu {
+        Some(gpu) => Roofs::of_gpu(gpu),
+        None => Roofs::new(&CpuDevice::new(threads, isa)?, isa)?,
+    };
     let loaded = row::load(plan)?;
     let mut kinds = kinds(arguments);
     row::system()?.block_on(async {

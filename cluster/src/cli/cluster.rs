@@ -9,7 +9,7 @@ use paceline_proto::Activations;
 
 use crate::coordinator::CONTROL_PORT;
 
-use super::{ApiArgs, CacheDisk, Isa, LayoutArgs, LockArgs, ModelArgs};
+use super::{ApiArgs, CacheDisk, DeviceChoice, Isa, LayoutArgs, LockArgs, ModelArgs};
 
 /// `paceline coordinator`.
 #[derive(Debug, Args)]
@@ -81,7 +81,7 @@ pub(crate) struct ShardArgs {
     /// A file that holds the token.
     #[arg(long, value_name = "FILE", conflicts_with = "token")]
     pub(crate) token_file: Option<PathBuf>,
-    /// What computes.
+    /// What computes: cpu, cuda:N for card N of NVIDIA, or auto for the first card if it can be used.
     #[arg(long, default_value = "cpu", value_name = "DEVICE")]
     pub(crate) device: DeviceChoice,
     /// Threads for computing; all cores if not given.
@@ -126,13 +126,6 @@ pub(crate) struct ShardArgs {
     pub(crate) drain_timeout: u64,
     #[command(flatten)]
     pub(crate) lock: LockArgs,
-}
-
-/// Devices, as flags name them.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub(crate) enum DeviceChoice {
-    /// This host's cores.
-    Cpu,
 }
 
 /// `paceline token`.

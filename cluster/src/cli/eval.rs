@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use clap::{Args, Subcommand};
 use paceline_gguf::KvType;
 
-use super::{Isa, ModelArgs, kv_type};
+use super::{DeviceChoice, Isa, ModelArgs, kv_type};
 
 /// `paceline eval`.
 #[derive(Debug, Args)]
@@ -90,6 +90,9 @@ pub(crate) struct SelfcheckArgs {
     /// The most threads of a stage; all cores if not given.
     #[arg(long, value_name = "N")]
     pub(crate) threads: Option<usize>,
+    /// Compare with runs whose stages are on this card of NVIDIA too, such as cuda:0.
+    #[arg(long, default_value = "cpu", value_name = "DEVICE")]
+    pub(crate) device: DeviceChoice,
     /// Tokens of the text that is run.
     #[arg(long, default_value_t = 72, value_name = "TOKENS", value_parser = clap::value_parser!(u32).range(8..=4096))]
     pub(crate) tokens: u32,

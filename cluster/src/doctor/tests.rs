@@ -4,6 +4,9 @@ use std::fs;
 use std::io::ErrorKind;
 use std::time::Duration;
 
+use paceline_cuda::card::Card;
+use paceline_cuda::libraries::{LINKS, PRODUCTS};
+use paceline_cuda::nvrtc::Capability;
 use proptest::prelude::{any, proptest};
 use tempfile::TempDir;
 
@@ -45,6 +48,12 @@ const FILES: [(&str, &str); 26] = [
     ("sys/kernel/mm/transparent_hugepage/enabled", "always [madvise] never\n"),
 ];
 
+/// What a system without anything of NVIDIA's says.
+fn no_gpus() -> Gpus {
+    let others = [PRODUCTS, LINKS].map(|wanted| (wanted, false)).to_vec();
+    Gpus { cards: Err("no driver".to_owned()), compiler: Err("no compiler".to_owned()), others }
+}
+
 /// A host in a folder.
 struct MadeUp {
     folder: TempDir,
@@ -61,6 +70,7 @@ impl MadeUp {
             has_vector_kernels: true,
             ports: vec![Port { number: 8080, wanted: asking::Wanted::Requests, bound: Ok(()) }],
             reached: Vec::new(),
+            gpus: no_gpus(),
         };
         FILES.into_iter().fold(Self { folder, host }, |host, (path, text)| host.with(path, text))
     }
@@ -438,4 +448,33 @@ proptest! {
         let report = examine(&MadeUp::good().with(path, [kept, &bytes].concat()).host);
         assert!(report.findings.len() >= 14, "{report}");
     }
+}
+
+#[test]
+fn gpus_are_told_with_what_they_lack() {
+    let missing = "no card of NVIDIA is seen, so models run on this host's cores (driver missing, NVRTC missing, \
+                   cublasLt missing, nccl missing)";
+    let mut host = MadeUp::good();
+    host.says("GPU", Good, missing, "");
+    assert_eq!(host.entry("NVRTC"), None);
+    host.host.gpus.compiler = Ok("12.9".to_owned());
+    host.says("GPU", Good, "driver missing, NVRTC 12.9, cublasLt missing", "");
+    // A card that the kernel lists, and nothing else.
+    let host = MadeUp::good().with("sys/bus/pci/devices/0000:01:00.0/vendor", "0x10de\n");
+    let mut host = host.with("sys/bus/pci/devices/0000:01:00.0/class", "0x030200\n");
+    host.says("GPU", Warning, "1 card of NVIDIA cannot be used: no driver", "install NVIDIA's driver");
+    host.says("NVRTC", Warning, "kernels cannot be compiled: no compiler", "nvidia-cuda-nvrtc-cu12");
+    host.host.gpus.cards = Ok(Vec::new());
+    host.says("GPU", Note, "sees no card", "--gpus all");
+    let card = Card {
+        index: 0,
+        name: "NVIDIA H200".to_owned(),
+        capability: Capability::new(9, 0),
+        memory_bytes: 141 << 30,
+        bytes_per_second: 4_800_000_000_000,
+    };
+    host.host.gpus = Gpus { cards: Ok(vec![card]), compiler: Ok("12.9".to_owned()), ..no_gpus() };
+    host.says("GPU", Good, "cuda:0 is an NVIDIA H200, compute capability 9.0, 141 GiB, 4800 GB/s", "");
+    host.says("NVRTC", Good, "version 12.9", "");
+    host.says("nccl", Note, "libnccl.so.2 is not found", "libnccl2");
 }

@@ -8,7 +8,7 @@ use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use anyhow::{Context, Result, anyhow, bail};
-use paceline_compute::device::{Device, MemoryUse};
+use paceline_compute::device::MemoryUse;
 use paceline_control::{Connect, Failed, FromShard, Linked, Load, Loaded, Peer, Progress, Take, Tier, from_shard};
 use paceline_gguf::Gguf;
 use paceline_proto::{Epoch, Reply};
@@ -242,7 +242,7 @@ impl Workshop {
             }
         }
         if let Some(drafter) = drafter.filter(|_| place.last) {
-            stage = tail::with_drafter(stage, drafter, device, model, overrides, &mut count)?;
+            stage = tail::with_drafter(stage, drafter, device.as_ref(), model, overrides, &mut count)?;
         }
         Ok((stage, reused))
     }

@@ -129,7 +129,7 @@ impl Cluster {
             let device = CpuDevice::new(1, None).expect("a thread");
             let (outbox, told) = mpsc::channel(64);
             nodes.push(Node {
-                workshop: Workshop::new(device, weights, endpoint.clone(), None),
+                workshop: Workshop::new(Arc::new(device), weights, endpoint.clone(), None),
                 endpoint,
                 outbox,
                 told,

@@ -7,8 +7,7 @@
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use anyhow::{Context, Result};
-use paceline_compute::cpu::CpuDevice;
-use paceline_compute::device::KeptWeights;
+use paceline_compute::device::{Device, KeptWeights};
 use paceline_control::{Connect, Failed, FromShard, Give, Load, Released, Take, Tier, from_shard};
 use paceline_proto::{Epoch, SessionId, TierOrder};
 use paceline_shard::actor::Shard;
@@ -30,7 +29,7 @@ pub(super) type Outbox = mpsc::Sender<FromShard>;
 pub(super) struct Workshop(pub(super) Arc<Inner>);
 
 pub(super) struct Inner {
-    pub(super) device: CpuDevice,
+    pub(super) device: Arc<dyn Device>,
     pub(super) weights: Arc<Weights>,
     pub(super) endpoint: Endpoint,
     /// What of stages' memory is kept on disk.
@@ -71,7 +70,7 @@ pub(super) struct Running {
 }
 
 impl Workshop {
-    pub(super) fn new(device: CpuDevice, weights: Weights, endpoint: Endpoint, disk: Option<DiskTier>) -> Self {
+    pub(super) fn new(device: Arc<dyn Device>, weights: Weights, endpoint: Endpoint, disk: Option<DiskTier>) -> Self {
         let (weights, held, kept) = (Arc::new(weights), Mutex::default(), Mutex::default());
         Self(Arc::new(Inner { device, weights, endpoint, disk, held, kept }))
     }

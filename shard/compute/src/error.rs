@@ -99,6 +99,16 @@ pub enum Error {
         /// What there is.
         available: String,
     },
+    /// A device other than the processor failed, or lacks something.
+    #[error("{device} cannot {operation}: {reason}")]
+    Device {
+        /// Its name.
+        device: String,
+        /// What was asked of it, as in "cannot launch linear_q4_k".
+        operation: String,
+        /// What it says.
+        reason: String,
+    },
     /// The threads of a device could not be started, or one of them died.
     #[error("the compute threads are gone: {reason}")]
     Threads {

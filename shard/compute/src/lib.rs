@@ -5,10 +5,15 @@
 //! ids, schedulers or sockets, nor which architecture recorded a program.
 
 pub mod blocks;
+pub mod checks;
 pub mod cpu;
 pub mod device;
 mod error;
 pub mod program;
+pub mod rotary;
+pub mod shapes;
+pub mod shelf;
+pub mod tensors;
 
 pub use device::{Device, LoadedStage};
 pub use error::{Error, Result};

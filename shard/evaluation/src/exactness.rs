@@ -7,6 +7,7 @@ use std::fmt;
 use std::ops::Range;
 use std::sync::Arc;
 
+use paceline_compute::Device;
 use paceline_compute::cpu::CpuDevice;
 use paceline_compute::cpu::simd::Isa;
 use paceline_gguf::{Gguf, KvType, ModelShape};
@@ -180,8 +181,17 @@ pub struct Subject {
 /// # Errors
 /// A model that cannot be run so.
 pub fn logits(subject: &Subject, way: Way) -> Result<Vec<Vec<u32>>> {
+    logits_with(subject, way, None)
+}
+
+/// The same, with every second stage from the first on on another device.
+///
+/// # Errors
+/// As [`logits`].
+pub fn logits_with(subject: &Subject, way: Way, other: Option<&dyn Device>) -> Result<Vec<Vec<u32>>> {
     let Subject { model, overrides, text, key_value_types } = subject;
-    let device = CpuDevice::new(way.threads, Some(way.isa))?;
+    let own = CpuDevice::new(way.threads, Some(way.isa))?;
+    let devices: Vec<&dyn Device> = other.into_iter().chain([&own as &dyn Device]).collect();
     let rows = way.chunk.min(text.len()) + WRONG + 8 * OTHERS as usize;
     let layout = Layout {
         splits: splits(model, way.shards)?,
@@ -194,7 +204,7 @@ pub fn logits(subject: &Subject, way: Way) -> Result<Vec<Vec<u32>>> {
         uncertain: RIGHT + WRONG,
         overrides: overrides.clone(),
     };
-    let mut run = ModelRun::new(&device, model, layout)?;
+    let mut run = ModelRun::on(&devices, model, layout)?;
     let vocabulary = ModelShape::read(model)?.vocabulary;
     let mut company = way.company.then(|| Company::new(text, vocabulary));
     let mut rows: Vec<Vec<u32>> = Vec::new();

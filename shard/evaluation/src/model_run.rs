@@ -105,6 +105,17 @@ impl ModelRun {
     /// # Errors
     /// A stage that cannot be recorded or loaded.
     pub fn new(device: &dyn Device, model: &Arc<Gguf>, layout: Layout) -> Result<ModelRun> {
+        ModelRun::on(&[device], model, layout)
+    }
+
+    /// Loads every stage of `model` on one of the devices, which are dealt out in turn.
+    ///
+    /// # Errors
+    /// As [`ModelRun::new`].
+    ///
+    /// # Panics
+    /// If there is no device.
+    pub fn on(devices: &[&dyn Device], model: &Arc<Gguf>, layout: Layout) -> Result<ModelRun> {
         let layers = ModelShape::read(model)?.layers.len();
         let splits =
             if layout.splits.is_empty() { std::slice::from_ref(&(0..layers)).to_vec() } else { layout.splits.clone() };
@@ -122,7 +133,7 @@ impl ModelRun {
             logs: LogSpec { sessions: layout.sessions, tokens: layout.uncertain },
         };
         let mut stages = Vec::with_capacity(splits.len());
-        for layers_of_stage in splits {
+        for (layers_of_stage, device) in splits.into_iter().zip(devices.iter().cycle()) {
             let stage = StageLayers::of(layers_of_stage, layers);
             let program = paceline_model::record_with(model, &stage, &layout.overrides)?;
             stages.push(device.load(program, model, memory, &mut |_| {})?);

@@ -5,19 +5,19 @@ use std::sync::Arc;
 use paceline_gguf::Gguf;
 
 use super::pool::Pool;
-use super::shelf::Shelf;
 use super::simd::Isa;
 use super::stage::CpuStage;
 use super::weights::Loaded;
 use crate::device::{Description, Device, KeptWeights, LoadedStage, MemorySpec};
 use crate::program::Program;
+use crate::shelf::Shelf;
 use crate::{Error, Result};
 
 /// Some threads of this host. Stages that share a device take turns on its threads.
 pub struct CpuDevice {
     pub(super) pool: Arc<Pool>,
     pub(super) isa: Isa,
-    pub(super) shelf: Shelf,
+    pub(super) shelf: Shelf<Loaded>,
     /// Whether keys and values in blocks are rotated first.
     pub(super) rotation: bool,
 }

@@ -9,12 +9,10 @@ pub mod simd;
 
 mod buffers;
 mod device;
-mod inputs;
 mod ops;
 mod pages;
 mod pool;
 mod shared;
-mod shelf;
 mod stage;
 mod states;
 #[cfg(test)]

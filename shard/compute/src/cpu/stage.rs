@@ -8,18 +8,19 @@ use paceline_gguf::Gguf;
 
 use super::buffers::Rows;
 use super::device::CpuDevice;
-use super::inputs::{Checks, exists};
 use super::ops::{Fused, Limits, Prepared, Scratch, ScratchSize, Step, prepare};
 use super::pages::PagedCache;
 use super::pool::{Member, Pool};
 use super::shared::tell_of_huge_pages;
 use super::simd::Isa;
 use super::states::Recurrent;
-use super::weights::{self, Loaded};
+use super::weights::Loaded;
+use crate::checks::{Checks, exists};
 use crate::device::{
     LoadedStage, MemoryOperation, MemoryPart, MemorySpec, MemoryUse, OperationTime, ReadBuffer, StepInputs,
 };
 use crate::program::{Buffer, Op, Program, RowSpace, Weight};
+use crate::tensors::read_ahead;
 use crate::{Error, Result};
 
 /// How this device lays out pages and states; another number whenever that changes.
@@ -75,7 +76,8 @@ impl CpuStage {
         let limits = Limits { rows, replayed, threads: device.pool.threads() };
         let sizes = single.iter().chain(&fused).map(|fused| fused.operation.scratch(&limits));
         let scratch = Scratch::reserve(&sizes.fold(ScratchSize::default(), ScratchSize::max))?;
-        let checks = Checks::new(&program, &memory, &weights)?;
+        let shapes: Vec<[usize; 3]> = weights.iter().map(|tensor| tensor.shape()).collect();
+        let checks = Checks::new(&program, &memory, &shapes)?;
         Ok(Self {
             program,
             single,
@@ -347,7 +349,7 @@ fn load_weights(
             continue;
         }
         if let Some(next) = program.weights.get(index + 1).filter(|_| found[index + 1].is_none()) {
-            weights::read_ahead(next, model);
+            read_ahead(next, model);
         }
         let tensor = Arc::new(Loaded::load(spec, model, &device.pool)?);
         device.shelf.put(spec, model, &tensor);

@@ -12,9 +12,7 @@ use crate::cpu::simd::{Kernel, LANES, Simd};
 use crate::cpu::states::Recurrent;
 use crate::device::{ChunkLog, ChunkRows};
 use crate::program::{Buffer, State};
-
-/// The most taps of a convolution; the models have 4.
-pub(super) const MAX_TAPS: usize = 16;
+use crate::shapes::MAX_TAPS;
 
 /// [`Op::Convolve`](crate::program::Op::Convolve).
 pub(super) struct Convolve {

@@ -36,10 +36,11 @@ use super::pool::Member;
 use super::shared::Shared;
 use super::simd::Isa;
 use super::states::Recurrent;
-use super::weights::{Loaded, Table};
+use super::weights::Loaded;
 use crate::Result;
 use crate::device::{ChunkRows, MemorySpec, StepInputs};
 use crate::program::{Buffer, Cache, RowSpace, State, Weight};
+use crate::tensors::Table;
 
 /// Sizes that scratch space depends on.
 pub(crate) struct Limits {

@@ -1,7 +1,6 @@
 //! Checks a program against its weights and makes its operations ready to run.
 
 mod fusion;
-mod shapes;
 
 use std::sync::Arc;
 
@@ -19,7 +18,9 @@ use super::route::Route;
 use super::{Fused, Operation};
 use crate::Result;
 use crate::cpu::weights::Loaded;
-use crate::program::{Op, Program, Recorded};
+use crate::program::{Cache, CacheSpec, Op, Program, Recorded, State, StateSpec, Weight};
+use crate::rotary::Rotary;
+use crate::shapes::{Shapes, TensorShape};
 
 /// All operations of a program, in order.
 pub(crate) struct Prepared {
@@ -31,7 +32,8 @@ pub(crate) struct Prepared {
 
 /// Checks a program and makes it ready.
 pub(crate) fn prepare(program: &Program, weights: &[Arc<Loaded>]) -> Result<Prepared> {
-    let preparation = Preparation { program, weights };
+    let tensors: Vec<TensorShape<'_>> = weights.iter().map(|tensor| tensor.shape_of()).collect();
+    let preparation = Preparation { program, weights, shapes: Shapes { program, tensors: &tensors } };
     let single = |(index, recorded)| {
         let operation = preparation.operation(recorded)?;
         Ok(Fused { operations: index..index + 1, main: index, operation })
@@ -43,12 +45,25 @@ pub(crate) fn prepare(program: &Program, weights: &[Arc<Loaded>]) -> Result<Prep
 struct Preparation<'a> {
     program: &'a Program,
     weights: &'a [Arc<Loaded>],
+    shapes: Shapes<'a>,
 }
 
 impl Preparation<'_> {
+    fn loaded(&self, weight: Weight) -> &Loaded {
+        &self.weights[weight.0 as usize]
+    }
+
+    fn cache(&self, cache: Cache) -> &CacheSpec {
+        self.shapes.cache(cache)
+    }
+
+    fn state(&self, state: State) -> &StateSpec {
+        self.shapes.state(state)
+    }
+
     fn operation(&self, recorded: &Recorded) -> Result<Box<dyn Operation>> {
         let Recorded { op, name, .. } = recorded;
-        self.check(op, name)?;
+        self.shapes.check(op, name)?;
         Ok(self.ready(op))
     }
 
@@ -57,7 +72,8 @@ impl Preparation<'_> {
         match *op {
             Op::Embed { table, output } => Box::new(Embed { table, output }),
             Op::RopeTable { ref rope, output } => {
-                Box::new(RopeTable::new(rope, rope.divisors.map(|weight| self.loaded(weight).vector()), output))
+                let divisors = rope.divisors.map(|weight| self.loaded(weight).vector());
+                Box::new(RopeTable { rotary: Rotary::new(rope, divisors), output })
             }
             Op::Norm { input, weight, epsilon, output } => Box::new(Norm { input, weight, epsilon, output }),
             Op::Linear { input, ref products } => {

@@ -1,14 +1,11 @@
 //! Checks a step's inputs before anything is computed, so that a bad step changes nothing.
 
-use std::sync::Arc;
-
-use super::weights::Loaded;
 use crate::device::{ChunkLog, ChunkRows, MemorySpec, NO_TOKEN, StepInputs};
 use crate::program::{Op, Program, Recorded};
 use crate::{Error, Result};
 
 /// What a loaded program accepts.
-pub(crate) struct Checks {
+pub struct Checks {
     memory: MemorySpec,
     entries: Vec<Entry>,
     has_caches: bool,
@@ -31,7 +28,7 @@ struct Entry {
 }
 
 impl Entry {
-    fn new(program: &Program, ops: &[Recorded], weights: &[Arc<Loaded>]) -> Self {
+    fn new(program: &Program, ops: &[Recorded], shapes: &[[usize; 3]]) -> Self {
         let embedding = ops.iter().find_map(|recorded| match recorded.op {
             Op::Embed { table, output } => Some((table, output)),
             _ => None,
@@ -39,7 +36,7 @@ impl Entry {
         let embeds = program.embeds && embedding.is_some();
         let into = if embeds { embedding.map(|(_, output)| output) } else { program.input };
         Self {
-            vocabulary: embedding.map(|(table, _)| weights[table.0 as usize].shape()[1]),
+            vocabulary: embedding.map(|(table, _)| shapes[table.0 as usize][1]),
             vector: into.map_or(0, |buffer| program.width(buffer)),
             embeds,
         }
@@ -67,8 +64,12 @@ impl Entry {
 }
 
 impl Checks {
-    pub(crate) fn new(program: &Program, memory: &MemorySpec, weights: &[Arc<Loaded>]) -> Result<Self> {
-        let entries = program.entries().into_iter().map(|ops| Entry::new(program, &program.ops[ops], weights));
+    /// For a program whose tensors have these shapes, `(columns, rows, matrices)`.
+    ///
+    /// # Errors
+    /// Memory that cannot be had.
+    pub fn new(program: &Program, memory: &MemorySpec, shapes: &[[usize; 3]]) -> Result<Self> {
+        let entries = program.entries().into_iter().map(|ops| Entry::new(program, &program.ops[ops], shapes));
         Ok(Self {
             memory: *memory,
             entries: entries.collect(),
@@ -82,17 +83,20 @@ impl Checks {
     }
 
     /// Are vectors of this entry copied into the program's input?
-    pub(crate) fn copies_vectors(&self, entry: usize) -> bool {
+    pub fn copies_vectors(&self, entry: usize) -> bool {
         !self.entries[entry].embeds
     }
 
     /// Bytes of the tables it keeps.
-    pub(crate) fn bytes(&self) -> u64 {
+    pub fn bytes(&self) -> u64 {
         (size_of::<u64>() * (self.page_marks.len() + self.slot_marks.len() + self.log_marks.len())) as u64
     }
 
     /// Accepts or refuses a step of one of the entries.
-    pub(crate) fn check(&mut self, entry: usize, inputs: &StepInputs<'_>) -> Result<()> {
+    ///
+    /// # Errors
+    /// Inputs that do not fit the reserved memory or one another; an entry that the program does not have.
+    pub fn check(&mut self, entry: usize, inputs: &StepInputs<'_>) -> Result<()> {
         exists("entry", entry, self.entries.len())?;
         self.step += 1;
         within("rows", inputs.rows(), self.memory.rows)?;
@@ -196,7 +200,10 @@ fn equal(what: &'static str, found: usize, expected: usize) -> Result<()> {
 }
 
 /// Refuses an id that is not below `count`.
-pub(crate) fn exists(what: &'static str, id: usize, count: usize) -> Result<()> {
+///
+/// # Errors
+/// [`Error::Unknown`].
+pub fn exists(what: &'static str, id: usize, count: usize) -> Result<()> {
     if id >= count {
         return Err(Error::Unknown { what, id, count });
     }

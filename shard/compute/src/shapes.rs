@@ -5,15 +5,41 @@
 
 use std::collections::HashSet;
 
-use super::super::convolve::MAX_TAPS;
-use super::Preparation;
-use crate::cpu::weights::Loaded;
-use crate::program::{Buffer, Cache, CacheSpec, Heads, Op, Product, Queries, RowSpace, State, StateSpec, Weight};
+use crate::program::{
+    Buffer, Cache, CacheSpec, Heads, Op, Product, Program, Queries, RowSpace, State, StateSpec, Weight,
+};
 use crate::{Error, Result};
 
-impl Preparation<'_> {
-    /// Checks one operation.
-    pub(super) fn check(&self, op: &Op, name: &str) -> Result<()> {
+/// The most taps of a convolution; the models have 4.
+pub const MAX_TAPS: usize = 16;
+
+/// A tensor as a program wants it.
+#[derive(Debug, Clone, Copy)]
+pub struct TensorShape<'a> {
+    /// Its name in the model file.
+    pub tensor: &'a str,
+    /// `(columns, rows, matrices)`, of the rows and columns that are wanted.
+    pub shape: [usize; 3],
+}
+
+/// A program, and the shapes of its tensors in the order of its weights.
+#[derive(Debug, Clone, Copy)]
+pub struct Shapes<'a> {
+    /// The program.
+    pub program: &'a Program,
+    /// Its tensors.
+    pub tensors: &'a [TensorShape<'a>],
+}
+
+impl Shapes<'_> {
+    /// Checks one operation, which the architecture calls `name`.
+    ///
+    /// # Errors
+    /// A tensor of another shape.
+    ///
+    /// # Panics
+    /// If its buffers do not fit one another.
+    pub fn check(&self, op: &Op, name: &str) -> Result<()> {
         self.check_buffers(op, name);
         self.check_shapes(op, name)
     }
@@ -132,7 +158,7 @@ impl Preparation<'_> {
     }
 
     fn check_taps(&self, weight: Weight, channels: usize, taps: usize) -> Result<()> {
-        let loaded = &self.loaded(weight);
+        let loaded = self.tensor(weight);
         if taps == 0 || taps > MAX_TAPS {
             return Err(loaded.wrong_shape(format!("1 to {MAX_TAPS} taps")));
         }
@@ -158,24 +184,27 @@ impl Preparation<'_> {
         let width = self.program.width(*input);
         self.assert_width(*output, width, name);
         assert_eq!(self.program.width(*route) % 2, 0, "{name}: an index and a weight per expert");
-        let [_, hidden, experts] = self.loaded(*gate).shape();
+        let [_, hidden, experts] = self.tensor(*gate).shape;
         if experts < self.program.width(*route) / 2 {
-            return Err(self.loaded(*gate).wrong_shape("more experts".to_owned()));
+            return Err(self.tensor(*gate).wrong_shape("more experts".to_owned()));
         }
-        self.loaded(*gate).expect([width, hidden, experts])?;
-        self.loaded(*up).expect([width, hidden, experts])?;
-        self.loaded(*down).expect([hidden, width, experts])
+        self.tensor(*gate).expect([width, hidden, experts])?;
+        self.tensor(*up).expect([width, hidden, experts])?;
+        self.tensor(*down).expect([hidden, width, experts])
     }
 
-    pub(super) fn loaded(&self, weight: Weight) -> &Loaded {
-        &self.weights[weight.0 as usize]
+    /// The shape of a tensor.
+    pub fn tensor(&self, weight: Weight) -> &TensorShape<'_> {
+        &self.tensors[weight.0 as usize]
     }
 
-    pub(super) fn cache(&self, cache: Cache) -> &CacheSpec {
+    /// What an attention layer stores.
+    pub fn cache(&self, cache: Cache) -> &CacheSpec {
         &self.program.caches[usize::from(cache.0)]
     }
 
-    pub(super) fn state(&self, state: State) -> &StateSpec {
+    /// What a recurrent layer remembers.
+    pub fn state(&self, state: State) -> &StateSpec {
         &self.program.states[usize::from(state.0)]
     }
 
@@ -193,15 +222,15 @@ impl Preparation<'_> {
     }
 
     fn expect_vector(&self, weight: Weight, length: usize) -> Result<()> {
-        self.loaded(weight).expect([length, 1, 1])
+        self.tensor(weight).expect([length, 1, 1])
     }
 
     fn expect_matrix(&self, weight: Weight, rows: usize, columns: usize) -> Result<()> {
-        self.loaded(weight).expect([columns, rows, 1])
+        self.tensor(weight).expect([columns, rows, 1])
     }
 
     fn expect_columns(&self, weight: Weight, columns: usize) -> Result<()> {
-        let [_, rows, _] = self.loaded(weight).shape();
+        let [_, rows, _] = self.tensor(weight).shape;
         self.expect_matrix(weight, rows, columns)
     }
 }
@@ -247,16 +276,16 @@ fn buffers_of(op: &Op) -> Vec<Buffer> {
     }
 }
 
-impl Loaded {
+impl TensorShape<'_> {
     /// Refuses a tensor whose shape `(columns, rows, matrices)` is another.
     fn expect(&self, shape: [usize; 3]) -> Result<()> {
-        if self.shape() == shape {
+        if self.shape == shape {
             return Ok(());
         }
         Err(self.wrong_shape(format!("{shape:?}")))
     }
 
     fn wrong_shape(&self, expected: String) -> Error {
-        Error::WrongShape { tensor: self.tensor().to_owned(), found: format!("{:?}", self.shape()), expected }
+        Error::WrongShape { tensor: self.tensor.to_owned(), found: format!("{:?}", self.shape), expected }
     }
 }
