@@ -155,6 +155,15 @@ pub struct Rope {
     pub divisors: Option<Weight>,
 }
 
+/// How heads rotate.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Rotation {
+    /// Which coordinates rotate together.
+    pub style: RopeStyle,
+    /// The table made by [`Op::RopeTable`], which says how many.
+    pub table: Buffer,
+}
+
 /// Where heads lie in a buffer's row: head `h` starts at `h * stride`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Heads {
@@ -218,6 +227,27 @@ pub enum Op {
         /// `(rows, width)`.
         output: Buffer,
     },
+    /// `output += table[i]`, where `i` is one of the components of the row's position: learned positions, kinds of
+    /// tokens.
+    AddEmbedding {
+        /// `(as many as there are values of the component, width)`.
+        table: Weight,
+        /// Which of the four components.
+        component: usize,
+        /// `(rows, width)`.
+        output: Buffer,
+    },
+    /// `buffer = (buffer - mean) / sqrt(variance + epsilon) ⊙ weight + bias` (arXiv 1607.06450), in place.
+    LayerNorm {
+        /// `(rows, width)`.
+        buffer: Buffer,
+        /// `(width)`.
+        weight: Weight,
+        /// `(width)`.
+        bias: Weight,
+        /// Added to the variance.
+        epsilon: f32,
+    },
     /// Matrix products that share an input.
     Linear {
         /// `(rows, columns of every weight)`.
@@ -238,10 +268,8 @@ pub enum Op {
         key_norm: Option<Weight>,
         /// Added to the mean of squares.
         epsilon: f32,
-        /// Which coordinates rotate together, and how many.
-        style: RopeStyle,
-        /// The table made by [`Op::RopeTable`].
-        rope: Buffer,
+        /// How queries and keys rotate; not at all where positions are part of the embeddings.
+        rotation: Option<Rotation>,
         /// Where they are stored.
         cache: Cache,
     },
@@ -314,6 +342,17 @@ pub enum Op {
         gate: Buffer,
         /// `(rows, width)`.
         up: Buffer,
+    },
+    /// `buffer = buffer ⊙ Φ(buffer)` with the normal distribution's Φ, `x · (1 + erf(x / √2)) / 2` (arXiv 1606.08415), in
+    /// place.
+    Gelu {
+        /// `(rows, width)`.
+        buffer: Buffer,
+    },
+    /// `buffer = tanh(buffer)`, in place.
+    Tanh {
+        /// `(rows, width)`.
+        buffer: Buffer,
     },
     /// Softmax over all experts, the `used` most probable (ties: lower index first), renormalized.
     Route {
