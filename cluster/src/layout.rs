@@ -28,8 +28,19 @@ pub(crate) fn plan(
     layout: &LayoutArgs,
     compute: Option<&ComputeArgs>,
 ) -> Result<Plan> {
+    plan_in(gguf, model, layout, compute, None)
+}
+
+/// The same in so many bytes of memory, instead of what this host has free.
+pub(crate) fn plan_in(
+    gguf: &Arc<Gguf>,
+    model: &ModelArgs,
+    layout: &LayoutArgs,
+    compute: Option<&ComputeArgs>,
+    memory: Option<u64>,
+) -> Result<Plan> {
     let prefill_rows = compute.map(|compute| compute.prefill_chunk);
-    let placement = placement(gguf, model, layout, prefill_rows, None)?;
+    let placement = placement(gguf, model, layout, prefill_rows, memory)?;
     let limits = limits(&placement, prefill_rows);
     limits.check()?;
     let Placement { page_tokens, pages, slots, key_type, value_type, step_rows, step_wanted, logs, .. } = placement;

@@ -13,6 +13,7 @@ mod coordinator;
 mod deployed;
 mod disk;
 mod doctor;
+mod encoding;
 mod eval;
 mod host;
 mod http;
@@ -21,6 +22,7 @@ mod leftovers;
 mod link;
 mod log;
 mod model;
+mod models;
 mod pieces;
 mod plan;
 mod row;
@@ -40,6 +42,7 @@ mod token;
 mod top;
 
 use std::io::Write;
+use std::path::Path;
 use std::process::ExitCode;
 
 use clap::Parser;
@@ -70,19 +73,19 @@ fn start() -> anyhow::Result<ExitCode> {
     };
     // Files are complete when it is dropped.
     let _log = log::start(&cli.log, cli.command.audit_log(), cli.verbose, cli.command.name())?;
-    let ended = carry_out(cli.command);
+    let ended = carry_out(cli.command, cli.config.as_deref());
     if let Err(error) = &ended {
         info!("the program ends: {error:#}");
     }
     ended.map(|()| ExitCode::SUCCESS)
 }
 
-fn carry_out(command: Command) -> anyhow::Result<()> {
+fn carry_out(command: Command, file: Option<&Path>) -> anyhow::Result<()> {
     if command.locks_memory() {
         host::locking::lock_memory()?;
     }
     match command {
-        Command::Serve(arguments) => serve::serve(&arguments),
+        Command::Serve(arguments) => serve::serve(&arguments, file),
         Command::Coordinator(arguments) => coordinator::coordinator(&arguments),
         Command::Shard(arguments) => shard::shard(&arguments),
         Command::Token(arguments) => token::token(&arguments),
