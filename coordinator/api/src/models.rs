@@ -2,6 +2,7 @@
 
 use actix_web::{HttpResponse, web};
 use paceline_coordinator::{EmbedderCard, ModelCard};
+use paceline_text::AnswerFormat;
 use serde_json::{Value, json};
 
 use crate::error::Result;
@@ -48,13 +49,13 @@ fn describe(model: &ListedModel) -> Value {
     described
 }
 
-/// What its template can do is known once it is loaded.
+/// What its template can do is known once it is loaded, and null until then.
 fn describe_texts(model: &ModelCard, served: Option<&Served>) -> Value {
-    let template = match served {
-        Some(Served::Texts(engine)) => engine.template(),
+    let format = match served {
+        Some(Served::Texts(engine)) => Some(engine.template().map(|template| template.answer_format())),
         _ => None,
     };
-    let format = template.map(|template| template.answer_format());
+    let can = |can: fn(&AnswerFormat) -> bool| format.map(|format| format.is_some_and(can));
     json!({
         "id": model.id,
         "object": "model",
@@ -65,9 +66,9 @@ fn describe_texts(model: &ModelCard, served: Option<&Served>) -> Value {
             "input": ["text"],
             "output": ["text"],
             "completions": true,
-            "chat": format.is_some(),
-            "tools": format.is_some_and(|format| format.shows_tools),
-            "reasoning": format.is_some_and(|format| format.reasoning.is_some()),
+            "chat": can(|_| true),
+            "tools": can(|format| format.shows_tools),
+            "reasoning": can(|format| format.reasoning.is_some()),
         },
         // Where clients of vLLM look for it.
         "max_model_len": model.context,
