@@ -168,7 +168,7 @@ mod tests {
         assert_eq!(all, ["paceline", "serve", "--ctx", "1024", "--verbose"]);
         let text = text.trim_start_matches("ctx = 512\n");
         let all = with_file(text, &["paceline", "shard"]).expect("a good file");
-        assert_eq!(all, ["paceline", "shard", "--model", "a.gguf", "--threads", "2", "--verbose"]);
+        assert_eq!(all, ["paceline", "shard", "--verbose", "--model", "a.gguf", "--threads", "2"]);
     }
 
     #[test]

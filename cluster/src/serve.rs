@@ -1,10 +1,11 @@
 //! `paceline serve`: everything in one process, answering over HTTP.
 
+use std::ffi::OsString;
 use std::io::Write;
 use std::path::Path;
 use std::sync::Arc;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, ensure};
 use paceline_api::{Defaults, Models, OneModel, Served};
 use paceline_core::fleet::Fleet;
 use paceline_gguf::Gguf;
@@ -17,15 +18,17 @@ use crate::shutdown::{STOP, Signals};
 use crate::supervisor::Supervisor;
 use crate::{disk, layout, model, models, text};
 
-/// Loads the model and serves it until a signal comes; or serves several, which `file` may describe.
-pub(crate) fn serve(arguments: &ServeArgs, file: Option<&Path>) -> Result<()> {
+/// Loads the model and serves it until a signal comes; or serves several, which `file` may describe. `given` is the whole
+/// command line.
+pub(crate) fn serve(arguments: &ServeArgs, file: Option<&Path>, given: &[OsString]) -> Result<()> {
     let supervisor = Supervisor::of_environment()?;
     let listener = Http::listen(&arguments.api)?;
-    if let Some(named) = models::named(arguments, file)? {
+    if let Some(named) = models::named(arguments, file, given)? {
         let (entries, fleet) = models::plan(named, arguments.models_memory)?;
         let http = Http::new(listener, &arguments.api)?;
         return row::system()?.block_on(serve_many(entries, fleet, http, supervisor));
     }
+    ensure!(arguments.models_memory.is_none(), "--models-memory is for several models, and there is one");
     let gguf = model::open_with_draft(&arguments.model, &arguments.layout.draft)?;
     let http = Http::new(listener, &arguments.api)?;
     if encoding::is_wanted(&gguf, arguments.pooling)? {

@@ -207,8 +207,9 @@ impl ModelsActor {
     }
 
     fn grant(&mut self, ticket: Ticket, place: usize) {
-        let Some(Waiting { name, answer }) = self.waiting.remove(&ticket) else { return };
+        // The model is given back when this is dropped, whatever becomes of the request.
         let held = self.releases.lease(place);
+        let Some(Waiting { name, answer }) = self.waiting.remove(&ticket) else { return };
         let Some(running) = &self.running[place] else { return };
         let serving = Serving { served: running.served(), defaults: self.entries[place].defaults(&name), held };
         // Who has left gives the model back at once: what was not taken is dropped.

@@ -1,7 +1,7 @@
 //! Encoders that fit together, and files that do not, or say what cannot be.
 
 use super::*;
-use crate::testing::GgufWriter;
+use crate::testing::{GgufWriter, PublishedShape};
 use crate::{TensorType, Value};
 
 /// A small BERT model, without data.
@@ -71,4 +71,24 @@ fn what_cannot_be_served_is_refused_by_name() {
     let mut writer = writer();
     writer.tensors.retain(|tensor| tensor.name != "token_types.weight");
     assert!(matches!(error(&open(&writer)), Error::MissingTensor { .. }));
+}
+
+#[test]
+fn a_model_that_could_write_texts_is_read_where_its_file_or_somebody_says_so() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("model.gguf");
+    let mut writer = PublishedShape::B0_8.writer();
+    writer.write(&path).unwrap();
+    let gguf = Gguf::open(&path).unwrap();
+    assert!(!EncoderShape::is_one(&gguf).unwrap());
+    assert!(matches!(EncoderShape::read(&gguf, None), Err(Error::NoPooling { .. })));
+    assert!(matches!(EncoderShape::read(&gguf, Some(Pooling::Rank)), Err(Error::NoClassifier { .. })));
+    let said = EncoderShape::read(&gguf, Some(Pooling::Last)).unwrap();
+    assert_eq!((said.bidirectional, said.token_kinds, said.architecture.as_str()), (false, 1, "qwen35"));
+    assert!(said.packed < said.total.packed, "neither embeddings nor a head are packed");
+
+    writer.metadata("qwen35.pooling_type", 3_u32).write(&path).unwrap();
+    let gguf = Gguf::open(&path).unwrap();
+    assert!(EncoderShape::is_one(&gguf).unwrap());
+    assert_eq!(EncoderShape::read(&gguf, None).unwrap(), said);
 }
