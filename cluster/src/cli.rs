@@ -6,6 +6,7 @@ mod cluster;
 mod doctor;
 mod draft;
 mod eval;
+mod models;
 mod scale;
 mod simulate;
 mod status;
@@ -15,7 +16,7 @@ use std::path::{Path, PathBuf};
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use paceline_core::planner::{CacheRam, DeviceGroup, LinkSpeed, Targets};
-use paceline_gguf::KvType;
+use paceline_gguf::{KvType, Pooling};
 
 pub(crate) use crate::devices::DeviceChoice;
 pub(crate) use crate::disk::CacheDisk;
@@ -25,6 +26,7 @@ pub(crate) use cluster::{CoordinatorArgs, LinkChoice, ShardArgs, TokenArgs, Toke
 pub(crate) use doctor::{DoctorArgs, LockArgs};
 pub(crate) use draft::{DraftArgs, DraftSource};
 pub(crate) use eval::{EvalArgs, EvalCommand, EvalKvArgs, PerplexityArgs, ReadingArgs, SelfcheckArgs};
+pub(crate) use models::{EntryArgs, LoadWhen};
 pub(crate) use scale::{DrainArgs, RebalanceArgs, ScaleArgs, ServiceArgs};
 pub(crate) use simulate::{HardwareArgs, PlacesArgs, SimulateArgs};
 pub(crate) use status::{ServerArgs, StatusArgs, TopArgs};
@@ -253,6 +255,14 @@ impl LayoutArgs {
 pub(crate) struct ServeArgs {
     #[command(flatten)]
     pub(crate) model: ModelArgs,
+    /// Further models, each loaded when it is asked for by its file's name; tables [models.NAME] of the configuration file
+    /// say more of each.
+    #[arg(value_name = "MODEL")]
+    pub(crate) more_models: Vec<PathBuf>,
+    /// Memory for several models together, such as 12G: those that nobody uses go when another one needs it [default: what
+    /// this host has free].
+    #[arg(long, value_name = "SIZE", value_parser = size)]
+    pub(crate) models_memory: Option<u64>,
     #[command(flatten)]
     pub(crate) layout: LayoutArgs,
     #[command(flatten)]
@@ -263,6 +273,10 @@ pub(crate) struct ServeArgs {
     /// process; no other process may have the same folder.
     #[arg(long, value_name = "FOLDER:SIZE")]
     pub(crate) cache_disk: Option<CacheDisk>,
+    /// Make vectors of texts with the model (/v1/embeddings), one of all its rows of a text in this way; or scores of pairs
+    /// (/v1/rerank) [default: as the file says; models whose files say nothing write texts].
+    #[arg(long, value_name = "mean|cls|last|rank", value_parser = pooling)]
+    pub(crate) pooling: Option<Pooling>,
     #[command(flatten)]
     pub(crate) lock: LockArgs,
 }
@@ -424,4 +438,17 @@ fn no_cache_reuse(_: &str) -> Result<Infallible, String> {
 
 fn kv_type(name: &str) -> Result<KvType, String> {
     name.parse().map_err(|error: paceline_gguf::Error| error.to_string())
+}
+
+fn pooling(name: &str) -> Result<Pooling, String> {
+    name.parse().map_err(|error: paceline_gguf::Error| error.to_string())
+}
+
+/// A number of bytes.
+fn size(text: &str) -> Result<u64, String> {
+    match text.parse() {
+        Ok(CacheRam::Bytes(bytes)) => Ok(bytes),
+        Ok(CacheRam::Usual) => Err(format!("{text:?} is no size")),
+        Err(error) => Err(error.to_string()),
+    }
 }

@@ -1,6 +1,7 @@
 //! `--config FILE.toml`: every key is a flag without its dashes. Flags of the file that the command line does not give
 //! are put before those of the command line, so that both pass the same checks. What stands in a table named after a
-//! command, such as `[shard]`, holds for that command alone, and before what stands above all tables.
+//! command, such as `[shard]`, holds for that command alone, and before what stands above all tables. Tables in `[models]`
+//! are models of `serve`, which reads them itself.
 
 use std::ffi::{OsStr, OsString};
 use std::path::{Path, PathBuf};
@@ -10,12 +11,12 @@ use clap::CommandFactory;
 use toml::{Table, Value};
 
 use crate::cli::Cli;
+use crate::models;
 
 /// The arguments of the program with those of its configuration file put in.
 pub(crate) fn arguments(given: Vec<OsString>) -> Result<Vec<OsString>> {
     let Some(path) = config_path(&given) else { return Ok(given) };
-    let text = std::fs::read_to_string(&path).with_context(|| format!("cannot read {}", path.display()))?;
-    let table: Table = text.parse().with_context(|| format!("{} is not valid TOML", path.display()))?;
+    let table = table(&path)?;
     let Some(at) = command_position(&given) else { return Ok(given) };
     let command = given[at].to_string_lossy().into_owned();
     let mut flags = Vec::new();
@@ -30,10 +31,19 @@ pub(crate) fn arguments(given: Vec<OsString>) -> Result<Vec<OsString>> {
     Ok(put_in(&given, at, flags, model))
 }
 
+/// All that a file says.
+pub(crate) fn table(path: &Path) -> Result<Table> {
+    let text = std::fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))?;
+    text.parse().with_context(|| format!("{} is not valid TOML", path.display()))
+}
+
 /// What a file says for a command: its keys above all tables, and over them those in the command's own.
 fn settings_of(command: &str, table: Table, path: &Path) -> Result<Table> {
     let (own, mut settings) = table.into_iter().partition::<Table, _>(|(_, value)| value.is_table());
     for (name, section) in own {
+        if name == models::TABLE {
+            continue;
+        }
         if Cli::command().find_subcommand(&name).is_none() {
             bail!("{}: [{name}] is no command", path.display());
         }
@@ -79,7 +89,7 @@ fn config_path(given: &[OsString]) -> Option<PathBuf> {
     None
 }
 
-fn flag(path: &Path, key: &str, value: &Value) -> Result<Vec<OsString>> {
+pub(crate) fn flag(path: &Path, key: &str, value: &Value) -> Result<Vec<OsString>> {
     let name = OsString::from(format!("--{key}"));
     match value {
         Value::Boolean(true) => Ok(vec![name]),
@@ -95,7 +105,7 @@ fn flag(path: &Path, key: &str, value: &Value) -> Result<Vec<OsString>> {
     }
 }
 
-fn scalar(path: &Path, key: &str, value: &Value) -> Result<OsString> {
+pub(crate) fn scalar(path: &Path, key: &str, value: &Value) -> Result<OsString> {
     match value {
         Value::String(text) => Ok(text.into()),
         Value::Integer(number) => Ok(number.to_string().into()),
@@ -158,7 +168,7 @@ mod tests {
         assert_eq!(all, ["paceline", "serve", "--ctx", "1024", "--verbose"]);
         let text = text.trim_start_matches("ctx = 512\n");
         let all = with_file(text, &["paceline", "shard"]).expect("a good file");
-        assert_eq!(all, ["paceline", "shard", "--model", "a.gguf", "--threads", "2", "--verbose"]);
+        assert_eq!(all, ["paceline", "shard", "--verbose", "--model", "a.gguf", "--threads", "2"]);
     }
 
     #[test]

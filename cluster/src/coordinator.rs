@@ -19,7 +19,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, Result, anyhow, ensure};
-use paceline_api::ClusterCard;
+use paceline_api::{ClusterCard, OneModel, Served};
 use paceline_control::control_server::ControlServer;
 use paceline_coordinator::Service;
 use paceline_core::membership::Membership;
@@ -36,7 +36,7 @@ use tracing::info;
 
 use crate::cli::CoordinatorArgs;
 use crate::control::{PROGRAM, listener, service};
-use crate::http::Http;
+use crate::http::{self, Http};
 use crate::shutdown::Signals;
 use crate::state::keeper::Keeper;
 use crate::state::responses::ResponseFolder;
@@ -81,7 +81,7 @@ pub(crate) fn coordinator(arguments: &CoordinatorArgs) -> Result<()> {
     let (model, draft) = (arguments.model.model.as_deref(), arguments.layout.draft.file());
     let offer = Offer::of(&gguf, model, draft, &state.subfolder("hashes"))?;
     let responses = ResponseFolder::open(state.subfolder("responses"))?;
-    let http = Http::new(listener, &arguments.api, &gguf)?.keeping(Arc::new(responses));
+    let http = Http::new(listener, &arguments.api)?.keeping(Arc::new(responses));
     let parts = Parts { state, authority, identity, store, gguf, offer, http, supervisor };
     row::system()?.block_on(serve(arguments, parts))
 }
@@ -136,8 +136,11 @@ async fn serve(arguments: &CoordinatorArgs, parts: Parts) -> Result<()> {
     let alive = || async { engine.status().await.is_ok() && cluster.is_alive().await };
     let ending = cluster.clone();
     let end = async move { ending.end().await };
+    let models = OneModel::serve(Served::Texts(engine.clone()), http::defaults(&arguments.api, &gguf)?, 0);
+    let following = supervisor.follow(engine_control.health());
+    let drain = async move { engine_control.drain().await };
     let served = tokio::select! {
-        served = http.serve(engine.clone(), engine_control, Signals::new()?, &supervisor, end) => served,
+        served = http.serve(models, Signals::new()?, &supervisor, following, (drain, end)) => served,
         _ = &mut serving => Err(anyhow!("the control plane has ended, and no shard could join any more")),
         () = supervisor.watch(alive) => Ok(()),
     };

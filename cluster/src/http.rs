@@ -8,8 +8,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result};
 use metrics_exporter_prometheus::PrometheusBuilder;
-use paceline_api::{ApiConfig, ClusterCard, Defaults, ResponseShelf, Scaling};
-use paceline_coordinator::actor::Control;
+use paceline_api::{ApiConfig, ClusterCard, Defaults, Models, ResponseShelf, Scaling};
 use paceline_coordinator::{Engine, Generate, Update};
 use paceline_gguf::Gguf;
 use paceline_proto::SamplingSettings;
@@ -43,9 +42,9 @@ impl Http {
         TcpListener::bind(address).with_context(|| format!("cannot listen on {address}"))
     }
 
-    /// With the settings that the model's makers recommend.
-    pub(crate) fn new(listener: TcpListener, arguments: &ApiArgs, gguf: &Gguf) -> Result<Self> {
-        let config = api_config(arguments, gguf)?;
+    /// With the settings that are the same for all models.
+    pub(crate) fn new(listener: TcpListener, arguments: &ApiArgs) -> Result<Self> {
+        let config = api_config(arguments)?;
         Ok(Self { listener, config, drain_timeout: Duration::from_secs(arguments.drain_timeout) })
     }
 
@@ -74,20 +73,20 @@ impl Http {
         self.listener.local_addr().context("the socket has no address")
     }
 
-    /// Answers requests until a signal comes and the service has ended in its [three phases](shutdown::phases), the last
-    /// of which begins with `end`. The supervisor is told when the first request was answered.
+    /// Answers requests with `models` until a signal comes and the service has ended in its
+    /// [three phases](shutdown::phases): `drain` lets running answers finish, then `end` closes what is left. The supervisor
+    /// is told when the first request was answered; `following` tells it more, and never ends.
     pub(crate) async fn serve(
         self,
-        engine: Engine,
-        control: Control,
+        models: Arc<dyn Models>,
         signals: shutdown::Signals,
         supervisor: &Supervisor,
-        end: impl Future<Output = ()> + Send + 'static,
+        following: impl Future<Output = ()>,
+        (drain, end): (impl Future<Output = ()> + Send + 'static, impl Future<Output = ()> + Send + 'static),
     ) -> Result<()> {
         let (address, scheme, url) = (self.address()?, self.scheme(), self.url()?);
-        let following = supervisor.follow(control.health());
-        let ending = shutdown::phases(signals, control, self.drain_timeout, supervisor.clone(), end);
-        let serving = paceline_api::serve(engine, self.config, self.listener, ending);
+        let ending = shutdown::phases(signals, drain, self.drain_timeout, supervisor.clone(), end);
+        let serving = paceline_api::serve(models, self.config, self.listener, ending);
         let answering = async {
             if !supervisor.is_there() {
                 return std::future::pending().await;
@@ -128,7 +127,7 @@ async fn answers(mut address: SocketAddr, scheme: &str) -> Result<()> {
 const SECONDS: [f64; 17] =
     [0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0];
 
-fn api_config(arguments: &ApiArgs, gguf: &Gguf) -> Result<ApiConfig> {
+fn api_config(arguments: &ApiArgs) -> Result<ApiConfig> {
     let metrics = PrometheusBuilder::new().set_buckets(&SECONDS).and_then(PrometheusBuilder::install_recorder);
     let metrics = metrics.context("cannot set up metrics")?;
     Ok(ApiConfig {
@@ -138,12 +137,6 @@ fn api_config(arguments: &ApiArgs, gguf: &Gguf) -> Result<ApiConfig> {
         audit_bodies: arguments.audit_bodies,
         body_bytes: (arguments.body_limit as usize) << 20,
         request_deadline: Duration::from_secs(u64::from(arguments.request_deadline)),
-        defaults: Defaults {
-            thinking: arguments.thinking.map(|switch| switch == OnOff::On),
-            thinking_budget: arguments.thinking_budget,
-            template_variables: template_variables(arguments)?,
-            ..recommended_sampling(gguf)?
-        },
         keep_client_noise: arguments.keep_client_noise,
         // Answers have ended by then; what is left of them is read, or never.
         shutdown_timeout: shutdown::FLUSH,
@@ -153,14 +146,24 @@ fn api_config(arguments: &ApiArgs, gguf: &Gguf) -> Result<ApiConfig> {
     })
 }
 
+/// What holds for requests that do not say: what the command line says, and what the model's makers recommend.
+pub(crate) fn defaults(arguments: &ApiArgs, gguf: &Gguf) -> Result<Defaults> {
+    Ok(Defaults {
+        thinking: arguments.thinking.map(|switch| switch == OnOff::On),
+        thinking_budget: arguments.thinking_budget,
+        template_variables: template_variables(arguments.chat_template_kwargs.as_deref())?,
+        ..recommended_sampling(gguf)?
+    })
+}
+
 /// The variables of the chat template from the command line.
-fn template_variables(arguments: &ApiArgs) -> Result<serde_json::Map<String, serde_json::Value>> {
-    let Some(text) = &arguments.chat_template_kwargs else { return Ok(serde_json::Map::new()) };
+pub(crate) fn template_variables(text: Option<&str>) -> Result<serde_json::Map<String, serde_json::Value>> {
+    let Some(text) = text else { return Ok(serde_json::Map::new()) };
     serde_json::from_str(text).context("--chat-template-kwargs is no JSON object")
 }
 
 /// The settings that the model's makers recommend, where its file carries them.
-fn recommended_sampling(gguf: &Gguf) -> Result<Defaults> {
+pub(crate) fn recommended_sampling(gguf: &Gguf) -> Result<Defaults> {
     let usual = Defaults::default();
     let metadata = gguf.metadata();
     let number = |key: &str, usual: f32| Ok::<f32, anyhow::Error>(metadata.get_f32(key)?.unwrap_or(usual));

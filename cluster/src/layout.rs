@@ -28,10 +28,21 @@ pub(crate) fn plan(
     layout: &LayoutArgs,
     compute: Option<&ComputeArgs>,
 ) -> Result<Plan> {
+    plan_in(gguf, model, layout, compute, None)
+}
+
+/// The same in so many bytes of memory, instead of what this host has free.
+pub(crate) fn plan_in(
+    gguf: &Arc<Gguf>,
+    model: &ModelArgs,
+    layout: &LayoutArgs,
+    compute: Option<&ComputeArgs>,
+    memory: Option<u64>,
+) -> Result<Plan> {
     let prefill_rows = compute.map(|compute| compute.prefill_chunk);
     let gpu = compute.map_or(Ok(None), |compute| compute.device.gpu())?;
     let free = gpu.as_ref().map(|gpu| gpu.free_bytes.saturating_sub(MARGIN));
-    let placement = placement(gguf, model, layout, prefill_rows, free)?;
+    let placement = placement(gguf, model, layout, prefill_rows, memory.into_iter().chain(free).min())?;
     let limits = limits(&placement, prefill_rows);
     limits.check()?;
     let Placement { page_tokens, pages, slots, key_type, value_type, step_rows, step_wanted, logs, .. } = placement;

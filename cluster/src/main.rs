@@ -14,6 +14,7 @@ mod deployed;
 mod devices;
 mod disk;
 mod doctor;
+mod encoding;
 mod eval;
 mod host;
 mod http;
@@ -22,6 +23,7 @@ mod leftovers;
 mod link;
 mod log;
 mod model;
+mod models;
 mod pieces;
 mod plan;
 mod row;
@@ -40,7 +42,9 @@ mod text;
 mod token;
 mod top;
 
+use std::ffi::OsString;
 use std::io::Write;
+use std::path::Path;
 use std::process::ExitCode;
 
 use clap::Parser;
@@ -62,7 +66,7 @@ fn main() -> ExitCode {
 
 fn start() -> anyhow::Result<ExitCode> {
     let arguments = config::arguments(std::env::args_os().collect())?;
-    let cli = match Cli::try_parse_from(arguments) {
+    let cli = match Cli::try_parse_from(&arguments) {
         Ok(cli) => cli,
         Err(error) => {
             error.print()?;
@@ -71,19 +75,20 @@ fn start() -> anyhow::Result<ExitCode> {
     };
     // Files are complete when it is dropped.
     let _log = log::start(&cli.log, cli.command.audit_log(), cli.verbose, cli.command.name())?;
-    let ended = carry_out(cli.command);
+    let ended = carry_out(cli.command, cli.config.as_deref(), &arguments);
     if let Err(error) = &ended {
         info!("the program ends: {error:#}");
     }
     ended.map(|()| ExitCode::SUCCESS)
 }
 
-fn carry_out(command: Command) -> anyhow::Result<()> {
+/// `file` is that of `--config`, and `given` the command line with the flags of the file.
+fn carry_out(command: Command, file: Option<&Path>, given: &[OsString]) -> anyhow::Result<()> {
     if command.locks_memory() {
         host::locking::lock_memory()?;
     }
     match command {
-        Command::Serve(arguments) => serve::serve(&arguments),
+        Command::Serve(arguments) => serve::serve(&arguments, file, given),
         Command::Coordinator(arguments) => coordinator::coordinator(&arguments),
         Command::Shard(arguments) => shard::shard(&arguments),
         Command::Token(arguments) => token::token(&arguments),

@@ -268,6 +268,15 @@ impl Loaded {
         Ok(self)
     }
 
+    /// Bytes that its stages occupy.
+    pub(crate) fn memory_bytes(&self) -> u64 {
+        let bytes = |card: &StageCard| {
+            let MemoryBytes { weights, key_value, states, buffers, .. } = card.memory.actual;
+            weights + key_value + states + buffers
+        };
+        self.cards.iter().map(bytes).sum()
+    }
+
     /// Starts everything; to be called inside a running actix system.
     pub(crate) fn start(self) -> Result<Running> {
         let Loaded { plan, stages, tokenizer, template, cards } = self;
@@ -352,7 +361,7 @@ pub(crate) fn model_card(
     let shape = ModelShape::read(model)?;
     let (id, aliases) = names.split_first().context("a model needs a name")?;
     ensure!(vocabulary > 0, "the model's vocabulary is empty");
-    let created = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
+    let created = seconds_since_1970();
     Ok(ModelCard {
         id: id.clone(),
         aliases: aliases.to_vec(),
@@ -367,6 +376,11 @@ pub(crate) fn model_card(
         drafts,
         draft_model: model.draft().filter(|_| drafts.proposals > 0).map(|draft| draft.name().to_owned()),
     })
+}
+
+/// Now, as clients want to know when a model was loaded.
+pub(crate) fn seconds_since_1970() -> u64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs())
 }
 
 impl Running {

@@ -4,7 +4,6 @@
 use std::time::Duration;
 
 use anyhow::{Context, Result};
-use paceline_coordinator::actor::Control;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::time::timeout;
 use tracing::{info, warn};
@@ -45,10 +44,11 @@ impl Signals {
 /// Waits for a signal and brings the service to its end; ready when the server may close. New requests get 503 until
 /// then and `/health` says `draining`, so that load balancers look elsewhere. A second signal ends the process at once.
 ///
-/// `end` ends what still runs, after `patience` at most, and closes the row.
+/// `drain` admits nobody and is ready when running answers have finished; `end` ends what still runs, after `patience` at
+/// most, and closes the row.
 pub(crate) async fn phases(
     mut signals: Signals,
-    control: Control,
+    drain: impl Future<Output = ()>,
     patience: Duration,
     supervisor: Supervisor,
     end: impl Future<Output = ()> + Send + 'static,
@@ -60,7 +60,7 @@ pub(crate) async fn phases(
         signals.next().await;
         std::process::exit(AT_ONCE);
     });
-    if timeout(patience, control.drain()).await.is_err() {
+    if timeout(patience, drain).await.is_err() {
         warn!("answers that still ran after {} s are ended", patience.as_secs());
     }
     supervisor.status("closing the row");

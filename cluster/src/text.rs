@@ -2,7 +2,8 @@
 
 use std::fmt::Write;
 
-use paceline_coordinator::{LinkCard, ModelCard, StageCard};
+use paceline_api::{Card, ListedModel};
+use paceline_coordinator::{EmbedderCard, LinkCard, ModelCard, StageCard};
 
 /// The summary when the service is ready: stages, memory, address, and a request to try.
 pub(crate) fn ready(model: &ModelCard, stages: &[StageCard], url: &str) -> String {
@@ -13,6 +14,49 @@ pub(crate) fn ready(model: &ModelCard, stages: &[StageCard], url: &str) -> Strin
     let _ = writeln!(text, "\nlistening on {url}   open it in a browser, or try:");
     let body = r#"{"messages":[{"role":"user","content":"Hello!"}]}"#;
     let _ = writeln!(text, "  curl {url}/v1/chat/completions -H 'content-type: application/json' -d '{body}'");
+    text
+}
+
+/// The same of a model that makes vectors or scores.
+pub(crate) fn ready_to_read(model: &EmbedderCard, memory: u64, url: &str) -> String {
+    let (parameters, size) = (count(model.parameters), bytes(model.file_bytes));
+    let mut text = format!("\n{} · {} · {parameters} parameters · {size}\n", model.id, model.architecture);
+    let (path, body) = match model.ranks {
+        true => ("rerank", r#"{"query":"What is the capital of France?","documents":["Paris is.","Rome is not."]}"#),
+        false => ("embeddings", r#"{"input":"Hello!"}"#),
+    };
+    let _ = match model.ranks {
+        true => writeln!(text, "  scores of pairs of texts, {} tokens at most", model.context),
+        false => writeln!(
+            text,
+            "  vectors of {} values ({} pooling) of texts of at most {} tokens",
+            model.dimensions, model.pooling, model.context
+        ),
+    };
+    let _ = writeln!(text, "  memory: {}", bytes(memory));
+    let _ = writeln!(text, "\nlistening on {url}   try:");
+    let _ = writeln!(text, "  curl {url}/v1/{path} -H 'content-type: application/json' -d '{body}'");
+    text
+}
+
+/// The summary of a service of several models.
+pub(crate) fn ready_with_many(models: &[ListedModel], url: &str) -> String {
+    let mut text = "\n".to_owned();
+    for model in models {
+        let (kind, memory) = match &model.card {
+            Card::Texts(card) => {
+                (format!("{} texts, sessions of {} tokens", card.architecture, card.context), model.memory_bytes)
+            }
+            Card::Vectors(card) if card.ranks => (format!("{} scores", card.architecture), model.memory_bytes),
+            Card::Vectors(card) => {
+                (format!("{} vectors of {}", card.architecture, card.dimensions), model.memory_bytes)
+            }
+        };
+        let aliases = model.card.aliases().iter().map(|alias| format!(", {alias}")).collect::<String>();
+        let _ = writeln!(text, "  {}{aliases} · {kind} · {}", model.card.id(), bytes(memory));
+    }
+    let _ =
+        writeln!(text, "\nlistening on {url}   models are loaded when they are asked for; {url}/v1/models lists them");
     text
 }
 

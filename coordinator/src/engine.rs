@@ -149,8 +149,8 @@ pub(crate) trait Sessions: Send + Sync {
     fn change_cache(&self, change: CacheChange, tokens: Vec<u32>) -> Answer<CacheChanged>;
 }
 
-/// A future answer of the coordinator.
-pub(crate) type Answer<T> = std::pin::Pin<Box<dyn Future<Output = Result<T>> + Send>>;
+/// A future answer of the coordinator, or of whoever runs a model.
+pub type Answer<T> = std::pin::Pin<Box<dyn Future<Output = Result<T>> + Send>>;
 
 /// One model, ready to answer. Cheap to clone.
 #[derive(Clone)]

@@ -24,6 +24,22 @@ pub enum Error {
         /// The most tokens of a session.
         context: usize,
     },
+    /// A text that is to be read has nothing in it.
+    #[error("text {index} has no tokens")]
+    EmptyText {
+        /// Which of the request's texts, from 0.
+        index: usize,
+    },
+    /// A text that is to be read at once is too long.
+    #[error("text {index} has {tokens} tokens, the model reads {context} at most; cut it into parts")]
+    TextLength {
+        /// Which of the request's texts, from 0.
+        index: usize,
+        /// Its tokens, special ones included.
+        tokens: usize,
+        /// The most.
+        context: usize,
+    },
     /// More memory than there is.
     #[error("the session needs {needed} pages of keys and values, but there are {pages}")]
     NeverFits {

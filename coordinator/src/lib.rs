@@ -5,6 +5,7 @@
 
 pub mod actor;
 mod cache;
+mod embedder;
 pub mod engine;
 mod error;
 pub mod metrics;
@@ -15,9 +16,10 @@ mod switching;
 pub mod testing;
 
 pub use cache::{CacheChange, CacheChanged, CacheList, CachedPath};
+pub use embedder::{Embedder, EmbedderCard, EncoderLoad, Encodes};
 pub use engine::{
-    DraftSettings, Engine, FinishReason, Finished, Generate, Generation, Missed, ModelCard, Reuse, StageStatus, Status,
-    Tier, Timings, TokenUpdate, Update, Usage,
+    Answer, DraftSettings, Engine, FinishReason, Finished, Generate, Generation, Missed, ModelCard, Reuse, StageStatus,
+    Status, Tier, Timings, TokenUpdate, Update, Usage,
 };
 pub use error::{Error, Result};
 pub use placement::{Health, LinkCard, Placed, PlacementError, Service, Shards, StageCard};

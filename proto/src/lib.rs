@@ -5,6 +5,7 @@
 //! takes its layers over. [`entries`] names by content what stages keep in lower tiers, and [`tiers`] is what they are
 //! asked to keep. This crate does no I/O, reads no clock, and knows nothing of devices, schedulers or HTTP.
 
+pub mod encoding;
 pub mod entries;
 mod error;
 pub mod frame;
@@ -14,6 +15,7 @@ pub mod sampling;
 pub mod step;
 pub mod tiers;
 
+pub use encoding::EncodeText;
 pub use entries::{Entry, EntryKey};
 pub use error::{Error, Result};
 pub use frame::{Activations, Frame, Payload, Reply};

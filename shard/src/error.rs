@@ -254,6 +254,20 @@ pub enum Error {
         /// Pages that are given.
         given: usize,
     },
+    /// There is nothing to read.
+    #[error("a text has no tokens")]
+    EmptyText,
+    /// A token that the model does not have.
+    #[error("token {token} does not exist; the vocabulary has {vocabulary} tokens")]
+    UnknownToken {
+        /// The token.
+        token: u32,
+        /// How many there are.
+        vocabulary: usize,
+    },
+    /// Two texts for a model that reads one.
+    #[error("two texts are to be read as one, but the model cannot tell them apart")]
+    NoPairs,
     /// A thread of the stage or of its disk tier could not be started.
     #[error("a thread could not be started: {0}")]
     Thread(std::io::Error),

@@ -34,7 +34,15 @@ pub fn smollm2() -> Option<Arc<Gguf>> {
 /// # Panics
 /// If it is missing in CI.
 pub fn smollm2_path() -> Option<PathBuf> {
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../target/models/SmolLM2-135M-Instruct.Q4_1.gguf");
+    fetched("SmolLM2-135M-Instruct.Q4_1.gguf")
+}
+
+/// Where a file is that `tests/fetch-models` makes.
+///
+/// # Panics
+/// If it is missing in CI.
+pub fn fetched(file: &str) -> Option<PathBuf> {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../target/models").join(file);
     if path.exists() {
         return Some(path);
     }
@@ -42,6 +50,16 @@ pub fn smollm2_path() -> Option<PathBuf> {
     // Straight to the terminal: the output of tests that pass is hidden.
     writeln!(stderr(), "skipped: {} is not there, run tests/fetch-models", path.display()).expect("standard error");
     None
+}
+
+/// A file of all-MiniLM-L6-v2, a real model of vectors, if `tests/fetch-models` has made it; else says aloud that a test is
+/// skipped. In CI it must be there.
+///
+/// # Panics
+/// If it is missing in CI, or not valid.
+pub fn minilm(file: &str) -> Option<Arc<Gguf>> {
+    let path = fetched(file)?;
+    Some(Arc::new(Gguf::open(&path).expect("the fetched model is valid")))
 }
 
 /// Opens a model by name, such as `nano16-f32`, `mini-Q4_K_M` or `tiny-hybrid-mtp-q8_0`.

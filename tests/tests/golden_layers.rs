@@ -75,7 +75,11 @@ impl Comparer {
             | Op::DeltaRule { output, .. }
             | Op::GatedNorm { buffer: output, .. }
             | Op::AddGated { output, .. } => self.same(&name(recorded.name), &read(*output)),
-            Op::RopeTable { .. }
+            Op::AddEmbedding { .. }
+            | Op::LayerNorm { .. }
+            | Op::Gelu { .. }
+            | Op::Tanh { .. }
+            | Op::RopeTable { .. }
             | Op::StoreKeysValues { queries: None, .. }
             | Op::SwiGlu { .. }
             | Op::AddBias { .. }

@@ -73,7 +73,11 @@ impl Costs<'_> {
                 experts.into_iter().fold(self.moved(&[*input, *route, *output, *output]), Cost::add)
             }
             Op::AddGated { input, gate, output } => self.moved(&[*input, *gate, *output, *output]),
-            Op::AddBias { buffer, .. } => self.moved(&[*buffer, *buffer]),
+            Op::AddEmbedding { output: buffer, .. }
+            | Op::LayerNorm { buffer, .. }
+            | Op::Gelu { buffer }
+            | Op::Tanh { buffer }
+            | Op::AddBias { buffer, .. } => self.moved(&[*buffer, *buffer]),
         }
     }
 

@@ -22,6 +22,10 @@ fn one(program: &Program, recorded: &Recorded, costs: &Costs<'_>) -> String {
         Op::Embed { .. } => "embed".to_owned(),
         Op::RopeTable { .. } => "rope table".to_owned(),
         Op::Norm { .. } => "norm".to_owned(),
+        Op::AddEmbedding { .. } => "add embedding".to_owned(),
+        Op::LayerNorm { .. } => "layer norm".to_owned(),
+        Op::Gelu { .. } => "gelu".to_owned(),
+        Op::Tanh { .. } => "tanh".to_owned(),
         Op::Linear { products, .. } => {
             let weights: Vec<Weight> = products.iter().map(|product| product.weight).collect();
             let is_head = products.iter().any(|product| Some(product.output) == program.logits);

@@ -2,7 +2,7 @@
 
 use std::fmt::Write;
 
-use paceline_api::ClusterCard;
+use paceline_api::{ClusterCard, ModelReport, ModelState};
 use paceline_coordinator::{DraftStatus, LinkCard, StageStatus, Status};
 
 use super::View;
@@ -28,6 +28,27 @@ pub(crate) fn text(view: &View) -> String {
         let _ = writeln!(text, "  {}", cells.join("  ").trim_end());
     }
     text.push_str(&nodes(view));
+    text.push_str(&models(view));
+    text
+}
+
+/// The models of a service of several.
+fn models(view: &View) -> String {
+    let models = &view.report.models;
+    if models.len() < 2 {
+        return String::new();
+    }
+    let mut text = "\n  model  makes  is  memory  requests\n".to_owned();
+    for ModelReport { id, kind, state, memory_bytes, running, waiting, .. } in models {
+        let state = match state {
+            ModelState::Unloaded => "unloaded",
+            ModelState::Loading => "loading",
+            ModelState::Loaded => "loaded",
+            ModelState::Unloading => "unloading",
+        };
+        let (id, memory) = (printable(id), bytes(*memory_bytes));
+        let _ = writeln!(text, "  {id}  {kind}  {state}  {memory}  {running}, {waiting} waiting");
+    }
     text
 }
 

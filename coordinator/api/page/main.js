@@ -70,14 +70,14 @@ function wantKey(words) {
 async function meet() {
   try {
     const { data } = await (await ask("v1/models")).json();
-    const [model] = data;
+    const model = data.find((one) => one.capabilities.completions) ?? data[0];
     find("model").textContent = model.id;
     find("model").title = `${model.meta.architecture}, ${model.max_model_len} tokens of context`;
     find("welcome-model").textContent = model.id;
     document.title = `${model.id} · Paceline`;
     find("key-form").hidden = true;
     const mute = "This model has no chat template: it completes texts, but it does not chat.";
-    notice(model.capabilities.chat ? undefined : mute);
+    notice(model.capabilities.chat === false ? mute : undefined);
   } catch (error) {
     if (error.status === 401) wantKey(error.message);
     else notice(error.message);

@@ -13,18 +13,18 @@ use crate::caller::{Account, Caller};
 use crate::error::{Error, Result};
 use crate::keys::ApiKeys;
 use crate::page;
-use crate::server::Api;
+use crate::server::Host;
 
 /// The pages that need no key: whoever restarts servers must be able to see them, and the page for browsers asks for the key.
 const OPEN_PATHS: [&str; 3] = ["/", "/health", "/live"];
 
 /// Lets requests with a key through as long as the key may make more, and those to the open pages.
 pub(crate) async fn authorize(
-    api: web::Data<Api>,
+    host: web::Data<Host>,
     request: ServiceRequest,
     next: Next<impl MessageBody + 'static>,
 ) -> std::result::Result<ServiceResponse<BoxBody>, actix_web::Error> {
-    let admitted = admit(&api.config.api_keys, &request);
+    let admitted = admit(&host.config.api_keys, &request);
     match admitted {
         Err(error) if !is_open(request.path()) => Ok(ServiceResponse::from_err(error, request.into_parts().0)),
         _ => Ok(next.call(request).await?.map_into_boxed_body()),

@@ -1,5 +1,8 @@
 //! Several answers at once, each on its own session, as one stream of what happens.
 
+use std::any::Any;
+use std::sync::Arc;
+
 use actix_web::HttpRequest;
 use futures_util::stream::{self, BoxStream, SelectAll, StreamExt};
 use paceline_coordinator::{Engine, Error as EngineError, Finished, Generate, Generation, Reuse, TokenUpdate, Update};
@@ -32,6 +35,8 @@ pub(crate) struct Answers {
     deadline: Instant,
     /// The same as the time that a request may take.
     seconds: u64,
+    /// Keeps the model loaded.
+    _held: Arc<dyn Any + Send + Sync>,
 }
 
 impl Answers {
@@ -49,7 +54,7 @@ impl Answers {
         });
         let limit = api.config.request_deadline;
         let (deadline, seconds) = (Instant::now() + limit, limit.as_secs());
-        Ok(Self { streams: stream::select_all(streams), permit, deadline, seconds })
+        Ok(Self { streams: stream::select_all(streams), permit, deadline, seconds, _held: Arc::clone(&api.held) })
     }
 
     /// The next thing that happens, and to which answer; `None` once all are complete or failed.

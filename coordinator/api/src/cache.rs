@@ -11,7 +11,7 @@ use utoipa::ToSchema;
 use crate::error::{Error, Result};
 use crate::json::Document;
 use crate::prompt::{self, Conversation};
-use crate::server::Api;
+use crate::server::{Api, Host};
 
 /// Paths that are told where nobody says how many.
 const USUAL_PATHS: usize = 50;
@@ -52,6 +52,7 @@ pub struct PathCard {
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
 struct ListQuery {
+    model: Option<String>,
     limit: Option<usize>,
 }
 
@@ -59,6 +60,7 @@ struct ListQuery {
 #[derive(Debug, Default, Deserialize, Serialize, ToSchema)]
 #[serde(default)]
 struct ChangeFields {
+    model: Option<String>,
     prompt: Option<PromptField>,
     messages: Option<Vec<Value>>,
     tools: Option<Vec<Value>>,
@@ -76,19 +78,23 @@ enum PromptField {
 #[utoipa::path(
     get,
     path = "/admin/v1/cache",
-    params(("limit" = Option<usize>, Query, description = "Texts that are listed")),
+    params(
+        ("limit" = Option<usize>, Query, description = "Texts that are listed"),
+        ("model" = Option<String>, Query, description = "Whose; the first that writes texts if not given"),
+    ),
     responses(
         (status = 200, description = "What is remembered", body = Object),
         (status = "default", description = "Why not", body = crate::openapi::ErrorBody),
     ),
 )]
-pub(crate) async fn list(api: web::Data<Api>, request: HttpRequest) -> Result<HttpResponse> {
+pub(crate) async fn list(host: web::Data<Host>, request: HttpRequest) -> Result<HttpResponse> {
     let query = web::Query::<ListQuery>::from_query(request.query_string());
     let query = query.map_err(|error| Error::parameter("limit", format!("limit: {error}")))?;
     let limit = query.limit.unwrap_or(USUAL_PATHS);
     if limit > MOST_PATHS {
         return Err(Error::parameter("limit", format!("limit is {limit}, the most is {MOST_PATHS}")));
     }
+    let api = host.texts(query.model.as_deref()).await?;
     let (totals, list) = (api.engine.status().await?.cache, api.engine.cache(limit).await?);
     let tokenizer = api.engine.tokenizer();
     let paths = list.paths.into_iter().map(|path| card(tokenizer, path)).collect();
@@ -115,8 +121,8 @@ fn card(tokenizer: &Tokenizer, path: CachedPath) -> PathCard {
         (status = "default", description = "Why not", body = crate::openapi::ErrorBody),
     ),
 )]
-pub(crate) async fn pin(api: web::Data<Api>, request: HttpRequest, body: web::Payload) -> Result<HttpResponse> {
-    change(api, request, body, CacheChange::Pin).await
+pub(crate) async fn pin(host: web::Data<Host>, request: HttpRequest, body: web::Payload) -> Result<HttpResponse> {
+    change(host, request, body, CacheChange::Pin).await
 }
 
 /// Lets a text go when room is needed.
@@ -129,8 +135,8 @@ pub(crate) async fn pin(api: web::Data<Api>, request: HttpRequest, body: web::Pa
         (status = "default", description = "Why not", body = crate::openapi::ErrorBody),
     ),
 )]
-pub(crate) async fn unpin(api: web::Data<Api>, request: HttpRequest, body: web::Payload) -> Result<HttpResponse> {
-    change(api, request, body, CacheChange::Unpin).await
+pub(crate) async fn unpin(host: web::Data<Host>, request: HttpRequest, body: web::Payload) -> Result<HttpResponse> {
+    change(host, request, body, CacheChange::Unpin).await
 }
 
 /// Forgets a text and all that goes on from it.
@@ -143,17 +149,18 @@ pub(crate) async fn unpin(api: web::Data<Api>, request: HttpRequest, body: web::
         (status = "default", description = "Why not", body = crate::openapi::ErrorBody),
     ),
 )]
-pub(crate) async fn forget(api: web::Data<Api>, request: HttpRequest, body: web::Payload) -> Result<HttpResponse> {
-    change(api, request, body, CacheChange::Drop).await
+pub(crate) async fn forget(host: web::Data<Host>, request: HttpRequest, body: web::Payload) -> Result<HttpResponse> {
+    change(host, request, body, CacheChange::Drop).await
 }
 
 async fn change(
-    api: web::Data<Api>,
+    host: web::Data<Host>,
     request: HttpRequest,
     body: web::Payload,
     change: CacheChange,
 ) -> Result<HttpResponse> {
-    let document = Document::receive(&request, body, &api.config).await?;
+    let document = Document::receive(&request, body, &host.config).await?;
+    let api = host.texts(document.model()?.as_deref()).await?;
     let tokens = Api::in_background(&api, move |api| tokens_of(api, document.read()?)).await?;
     Ok(HttpResponse::Ok().json(api.engine.change_cache(change, tokens).await?))
 }

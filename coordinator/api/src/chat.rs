@@ -20,7 +20,7 @@ use crate::error::Result;
 use crate::head::Head;
 use crate::json::Document;
 use crate::prompt::{self, Prompt};
-use crate::server::Api;
+use crate::server::{Api, Host};
 use crate::settings::{CommonFields, Delivery};
 use crate::structure::StructureFields;
 use crate::unserved::UnservedFields;
@@ -111,8 +111,9 @@ fn finish_reason(reason: &'static str, calls: bool) -> &'static str {
         (status = "default", description = "Why not", body = crate::openapi::ErrorBody),
     ),
 )]
-pub(crate) async fn create(api: web::Data<Api>, request: HttpRequest, body: web::Payload) -> Result<HttpResponse> {
-    let document = Document::receive(&request, body, &api.config).await?;
+pub(crate) async fn create(host: web::Data<Host>, request: HttpRequest, body: web::Payload) -> Result<HttpResponse> {
+    let document = Document::receive(&request, body, &host.config).await?;
+    let api = host.texts(document.model()?.as_deref()).await?;
     let (requests, reply) = Api::in_background(&api, move |api| prepare(api, &document)).await?;
     let answers = Answers::start(&api, &request, requests)?;
     let removed = reply.removed();

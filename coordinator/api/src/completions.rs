@@ -16,7 +16,7 @@ use crate::error::{Error, Result};
 use crate::head::Head;
 use crate::json::Document;
 use crate::prompt::{self, Prompt};
-use crate::server::Api;
+use crate::server::{Api, Host};
 use crate::settings::{CommonFields, Delivery, MAX_LOGPROBS, integer};
 use crate::unserved::UnservedFields;
 use crate::wishes::AnswerShape;
@@ -155,8 +155,9 @@ impl Reply {
         (status = "default", description = "Why not", body = crate::openapi::ErrorBody),
     ),
 )]
-pub(crate) async fn create(api: web::Data<Api>, request: HttpRequest, body: web::Payload) -> Result<HttpResponse> {
-    let document = Document::receive(&request, body, &api.config).await?;
+pub(crate) async fn create(host: web::Data<Host>, request: HttpRequest, body: web::Payload) -> Result<HttpResponse> {
+    let document = Document::receive(&request, body, &host.config).await?;
+    let api = host.texts(document.model()?.as_deref()).await?;
     let (requests, reply) = Api::in_background(&api, move |api| prepare(api, &document)).await?;
     let answers = Answers::start(&api, &request, requests)?;
     if reply.delivery.stream {

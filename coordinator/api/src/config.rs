@@ -29,8 +29,6 @@ pub struct ApiConfig {
     pub audit_bodies: bool,
     /// How long a request may take, waiting included, until its last token. Default: an hour.
     pub request_deadline: Duration,
-    /// What holds for requests that do not say. Default: [`Defaults::default`].
-    pub defaults: Defaults,
     /// Threads that serve connections; the work behind them is done elsewhere. Default: 2.
     pub workers: usize,
     /// The most connections at a time; more wait in the socket's backlog. Default: 512.
@@ -76,7 +74,6 @@ impl Default for ApiConfig {
             response_shelf: None,
             audit_bodies: false,
             request_deadline: Duration::from_secs(3600),
-            defaults: Defaults::default(),
             workers: 2,
             connections: 512,
             body_bytes: 8 << 20,

@@ -9,6 +9,7 @@ use serde_json::{Value, json};
 
 use crate::limits::Exceeded;
 use crate::scale::ScaleError;
+use crate::serving::ModelError;
 
 /// When a client may try again after the queue was full or too slow, while the stages are placed anew, or the service ends and
 /// another takes its place.
@@ -63,6 +64,14 @@ pub enum Error {
         /// What is wrong with it; names it.
         problem: String,
     },
+    /// A text that is longer than the model reads.
+    #[error("{problem}")]
+    TooLong {
+        /// The field, with indices.
+        param: String,
+        /// What is wrong with it, with the numbers.
+        problem: String,
+    },
     /// A field that would change the answer and is not served.
     #[error("{problem}")]
     Unsupported {
@@ -79,6 +88,27 @@ pub enum Error {
         /// The names that would have worked.
         available: String,
     },
+    /// A model that does something else than is asked.
+    #[error("the model {wanted:?} is none that {task}: {purpose}")]
+    WrongModel {
+        /// The name in the request.
+        wanted: String,
+        /// What is asked.
+        task: &'static str,
+        /// What the model does, and where.
+        purpose: &'static str,
+    },
+    /// No model does what is asked.
+    #[error("this server has no model that {task}, only {available}")]
+    NoSuchModel {
+        /// What is asked.
+        task: &'static str,
+        /// The names of those there are.
+        available: String,
+    },
+    /// A model that cannot be had now.
+    #[error(transparent)]
+    Model(#[from] ModelError),
     /// A response that is not kept here.
     #[error("there is no response {id:?}: it was not stored, or it is too old, or another key's")]
     ResponseNotFound {
@@ -200,10 +230,17 @@ impl Error {
             Self::BodyTimeout { .. } => Class::request(StatusCode::REQUEST_TIMEOUT, "body_timeout"),
             Self::BodyUnreadable(_) => Class::request(StatusCode::BAD_REQUEST, "body_unreadable"),
             Self::Parameter { param, .. } => Class::request(StatusCode::BAD_REQUEST, "invalid_value").about(param),
+            Self::TooLong { param, .. } => {
+                Class::request(StatusCode::BAD_REQUEST, "context_length_exceeded").about(param)
+            }
             Self::Unsupported { param, .. } => {
                 Class::request(StatusCode::BAD_REQUEST, "unsupported_parameter").about(param)
             }
             Self::ModelNotFound { .. } => Class::request(StatusCode::NOT_FOUND, "model_not_found").about("model"),
+            Self::WrongModel { .. } | Self::NoSuchModel { .. } => {
+                Class::request(StatusCode::BAD_REQUEST, "wrong_model").about("model")
+            }
+            Self::Model(error) => classify_model(error),
             Self::ResponseNotFound { .. } => Class::request(StatusCode::NOT_FOUND, "response_not_found"),
             Self::UnknownRoute { .. } => Class::request(StatusCode::NOT_FOUND, "unknown_url"),
             Self::MethodNotAllowed { .. } => Class::request(StatusCode::METHOD_NOT_ALLOWED, "method_not_allowed"),
@@ -230,6 +267,10 @@ fn classify_engine(error: &EngineError) -> Class<'static> {
         EngineError::ContextLength { .. } | EngineError::NeverFits { .. } => {
             Class::request(StatusCode::BAD_REQUEST, "context_length_exceeded")
         }
+        EngineError::EmptyText { .. } => Class::request(StatusCode::BAD_REQUEST, "empty_input").about("input"),
+        EngineError::TextLength { .. } => {
+            Class::request(StatusCode::BAD_REQUEST, "context_length_exceeded").about("input")
+        }
         EngineError::Request { .. } => Class::request(StatusCode::BAD_REQUEST, "invalid_value"),
         EngineError::QueueFull { .. } => {
             Class { kind: "rate_limit_error", ..Class::service(StatusCode::TOO_MANY_REQUESTS, "queue_full") }
@@ -244,6 +285,17 @@ fn classify_engine(error: &EngineError) -> Class<'static> {
             StatusCode::from_u16(CLIENT_CLOSED_REQUEST).expect("499 is between 100 and 999"),
             "client_left",
         ),
+    }
+}
+
+fn classify_model(error: &ModelError) -> Class<'static> {
+    match error {
+        ModelError::QueueFull { .. } => {
+            Class { kind: "rate_limit_error", ..Class::service(StatusCode::TOO_MANY_REQUESTS, "queue_full") }
+        }
+        ModelError::NoRoom { .. } => Class::service(StatusCode::SERVICE_UNAVAILABLE, "no_room_for_model"),
+        ModelError::Failed { .. } => Class::service(StatusCode::SERVICE_UNAVAILABLE, "model_not_loaded"),
+        ModelError::ShuttingDown => Class::service(StatusCode::SERVICE_UNAVAILABLE, "shutting_down"),
     }
 }
 
@@ -287,6 +339,9 @@ impl ResponseError for Error {
                 | EngineError::Restoring { .. }
                 | EngineError::ShuttingDown,
             ) => {
+                headers.insert(header::RETRY_AFTER, HeaderValue::from(RETRY_AFTER_SECONDS));
+            }
+            Self::Model(_) => {
                 headers.insert(header::RETRY_AFTER, HeaderValue::from(RETRY_AFTER_SECONDS));
             }
             Self::Limited(exceeded) => {

@@ -4,6 +4,7 @@ use actix_web::http::header;
 use actix_web::{HttpRequest, web};
 use bytes::{Bytes, BytesMut};
 use futures_util::StreamExt;
+use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use serde_json::error::Category;
 use serde_json::{Map, Value};
@@ -17,6 +18,13 @@ use crate::error::{Error, Result};
 #[derive(Debug, Clone)]
 pub(crate) struct Document {
     bytes: Bytes,
+}
+
+/// The one field that says who is to read the others.
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+struct ModelField {
+    model: Option<String>,
 }
 
 impl Document {
@@ -48,6 +56,11 @@ impl Document {
             Category::Data => self.blame_field::<T>(&error),
             _ => malformed(&error),
         })
+    }
+
+    /// The model that the request names, if it names one.
+    pub(crate) fn model(&self) -> Result<Option<String>> {
+        Ok(self.read::<ModelField>()?.model)
     }
 
     /// A struct can also be read from an array; a request cannot.

@@ -18,7 +18,7 @@ use crate::answers::{Answers, Progress};
 use crate::chat;
 use crate::error::Result;
 use crate::json::Document;
-use crate::server::Api;
+use crate::server::Host;
 use crate::turn::{Spoken, Turn};
 use crate::usage::Tally;
 use crate::{reuse, sse};
@@ -47,9 +47,11 @@ struct TokenCount {
         (status = "default", description = "Why not", body = crate::openapi::AnthropicErrorBody),
     ),
 )]
-pub(crate) async fn create(api: web::Data<Api>, request: HttpRequest, body: web::Payload) -> Result<HttpResponse> {
-    let document = Document::receive(&request, body, &api.config).await?;
-    let chat = read(&document)?.into_chat()?;
+pub(crate) async fn create(host: web::Data<Host>, request: HttpRequest, body: web::Payload) -> Result<HttpResponse> {
+    let document = Document::receive(&request, body, &host.config).await?;
+    let fields: MessagesFields = read(&document)?;
+    let api = host.texts(fields.model.as_deref()).await?;
+    let chat = fields.into_chat()?;
     let call_ids = format!("toolu_{}", Uuid::new_v4().simple());
     let Turn { request: work, spoken, stream, removed } = Turn::prepare(&api, chat, call_ids).await?;
     let answers = Answers::start(&api, &request, vec![work])?;
@@ -72,9 +74,11 @@ pub(crate) async fn create(api: web::Data<Api>, request: HttpRequest, body: web:
         (status = "default", description = "Why not", body = crate::openapi::AnthropicErrorBody),
     ),
 )]
-pub(crate) async fn count(api: web::Data<Api>, request: HttpRequest, body: web::Payload) -> Result<HttpResponse> {
-    let document = Document::receive(&request, body, &api.config).await?;
-    let chat = read(&document)?.into_count()?;
+pub(crate) async fn count(host: web::Data<Host>, request: HttpRequest, body: web::Payload) -> Result<HttpResponse> {
+    let document = Document::receive(&request, body, &host.config).await?;
+    let fields: MessagesFields = read(&document)?;
+    let api = host.texts(fields.model.as_deref()).await?;
+    let chat = fields.into_count()?;
     let turn = Turn::prepare(&api, chat, String::new()).await?;
     Ok(HttpResponse::Ok().json(TokenCount { input_tokens: turn.spoken.prompt_tokens }))
 }

@@ -10,7 +10,7 @@ use actix_web::body::{BodySize, BoxBody, MessageBody};
 use actix_web::dev::{ServiceRequest, ServiceResponse};
 use actix_web::http::header::{HeaderMap, HeaderName, HeaderValue};
 use actix_web::middleware::Next;
-use actix_web::{HttpMessage, HttpResponse, web};
+use actix_web::{HttpMessage, HttpResponse};
 use bytes::Bytes;
 use metrics::{counter, gauge, histogram};
 use tokio::time::Instant;
@@ -21,7 +21,6 @@ use uuid::Uuid;
 use crate::caller::Account;
 use crate::error::{CLIENT_CLOSED_REQUEST, Error};
 use crate::limits::Left;
-use crate::server::Api;
 
 const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 
@@ -36,7 +35,6 @@ const ANTHROPIC_PATHS: &str = "/v1/messages";
 
 /// Watches a request from its head to the end of its response.
 pub(crate) async fn observe(
-    api: web::Data<Api>,
     request: ServiceRequest,
     next: Next<impl MessageBody + 'static>,
 ) -> Result<ServiceResponse<BoxBody>, actix_web::Error> {
@@ -46,7 +44,7 @@ pub(crate) async fn observe(
         "request",
         id,
         endpoint,
-        model = api.engine.model().id,
+        model = Empty,
         status = Empty,
         prompt_tokens = Empty,
         completion_tokens = Empty,

@@ -9,7 +9,7 @@ use actix_web::HttpResponse;
 use serde::Serialize;
 use utoipa::{OpenApi, ToSchema};
 
-use crate::{cache, chat, completions, messages, models, page, responses, scale, status, tokenize};
+use crate::{cache, chat, completions, embeddings, messages, models, page, rerank, responses, scale, status, tokenize};
 
 /// Made once; it never changes.
 static DESCRIPTION: LazyLock<String> = LazyLock::new(|| {
@@ -30,6 +30,8 @@ static DESCRIPTION: LazyLock<String> = LazyLock::new(|| {
         responses::input_items,
         messages::create,
         messages::count,
+        embeddings::create,
+        rerank::create,
         models::list,
         models::show,
         tokenize::tokenize,

@@ -72,7 +72,7 @@ pub(crate) fn encode_unanswered(api: &Api, mut conversation: Conversation) -> Re
 
 /// Gives the template the variables of the server and of the request, and says how many tokens of thinking it may be.
 fn settle_variables(api: &Api, template: &ChatTemplate, conversation: &mut Conversation) -> Option<u32> {
-    let defaults = &api.config.defaults;
+    let defaults = &api.defaults;
     for (name, value) in &defaults.template_variables {
         conversation.variables.entry(name).or_insert_with(|| value.clone());
     }

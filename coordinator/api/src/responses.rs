@@ -9,6 +9,8 @@ mod shelf;
 mod store;
 mod tools;
 
+use std::sync::Arc;
+
 use actix_web::{HttpMessage, HttpRequest, HttpResponse, web};
 use serde::Serialize;
 use serde_json::Value;
@@ -24,7 +26,7 @@ use crate::caller::Account;
 use crate::chat;
 use crate::error::{Error, Result};
 use crate::json::Document;
-use crate::server::Api;
+use crate::server::{Host, in_background};
 use crate::turn::Turn;
 use crate::{reuse, sse};
 
@@ -61,19 +63,20 @@ struct ItemList<'r> {
         (status = "default", description = "Why not", body = crate::openapi::ErrorBody),
     ),
 )]
-pub(crate) async fn create(api: web::Data<Api>, request: HttpRequest, body: web::Payload) -> Result<HttpResponse> {
-    let document = Document::receive(&request, body, &api.config).await?;
+pub(crate) async fn create(host: web::Data<Host>, request: HttpRequest, body: web::Payload) -> Result<HttpResponse> {
+    let document = Document::receive(&request, body, &host.config).await?;
     let fields: ResponsesFields = document.read()?;
     let owner = owner_of(&request);
     let before = match fields.previous() {
-        Some(id) => api.kept.get(id, &owner)?.messages.clone(),
+        Some(id) => host.kept.get(id, &owner)?.messages.clone(),
         None => Vec::new(),
     };
     let Asked { chat, input, messages, tools, store, echo } = fields.ask(before)?;
     let call_ids = items::new_id("call");
+    let api = host.texts(document.model()?.as_deref()).await?;
     let Turn { request: work, spoken, stream, removed } = Turn::prepare(&api, chat, call_ids).await?;
     let answers = Answers::start(&api, &request, vec![work])?;
-    let keeping = store.then(|| response::Keeping { api: web::Data::clone(&api), owner, input, messages });
+    let keeping = store.then(|| response::Keeping { kept: Arc::clone(&host.kept), owner, input, messages });
     let telling = Telling::new(spoken, tools, echo, keeping);
     let mut response = if stream {
         sse::respond(answers, ResponseEvents::new(telling), &api.config).await?
@@ -94,8 +97,8 @@ pub(crate) async fn create(api: web::Data<Api>, request: HttpRequest, body: web:
         (status = "default", description = "Why not", body = crate::openapi::ErrorBody),
     ),
 )]
-pub(crate) async fn show(api: web::Data<Api>, request: HttpRequest, id: web::Path<String>) -> Result<HttpResponse> {
-    let record = api.kept.get(&id, &owner_of(&request))?;
+pub(crate) async fn show(host: web::Data<Host>, request: HttpRequest, id: web::Path<String>) -> Result<HttpResponse> {
+    let record = host.kept.get(&id, &owner_of(&request))?;
     Ok(HttpResponse::Ok().json(&record.response))
 }
 
@@ -110,11 +113,11 @@ pub(crate) async fn show(api: web::Data<Api>, request: HttpRequest, id: web::Pat
     ),
 )]
 pub(crate) async fn input_items(
-    api: web::Data<Api>,
+    host: web::Data<Host>,
     request: HttpRequest,
     id: web::Path<String>,
 ) -> Result<HttpResponse> {
-    let record = api.kept.get(&id, &owner_of(&request))?;
+    let record = host.kept.get(&id, &owner_of(&request))?;
     let id_of = |item: Option<&'_ Value>| item.and_then(|item| item["id"].as_str()).map(str::to_owned);
     let (first, last) = (id_of(record.input.first()), id_of(record.input.last()));
     Ok(HttpResponse::Ok().json(ItemList {
@@ -136,11 +139,11 @@ pub(crate) async fn input_items(
         (status = "default", description = "Why not", body = crate::openapi::ErrorBody),
     ),
 )]
-pub(crate) async fn remove(api: web::Data<Api>, request: HttpRequest, id: web::Path<String>) -> Result<HttpResponse> {
+pub(crate) async fn remove(host: web::Data<Host>, request: HttpRequest, id: web::Path<String>) -> Result<HttpResponse> {
     let owner = owner_of(&request);
     let id = id.into_inner();
     let forgotten = id.clone();
-    Api::in_background(&api, move |api| api.kept.remove(&forgotten, &owner)).await?;
+    in_background(move || host.kept.remove(&forgotten, &owner)).await?;
     Ok(HttpResponse::Ok().json(Deleted { id, object: "response", deleted: true }))
 }
 

@@ -10,7 +10,7 @@ use utoipa::ToSchema;
 
 use crate::error::{Error, Result};
 use crate::json::Document;
-use crate::server::Api;
+use crate::server::Host;
 
 /// What is to be done with the row.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
@@ -143,15 +143,15 @@ struct Fields {
         (status = "default", description = "Why not", body = crate::openapi::ErrorBody),
     ),
 )]
-pub(crate) async fn create(api: web::Data<Api>, request: HttpRequest, body: web::Payload) -> Result<HttpResponse> {
-    let Fields { action, nodes } = Document::receive(&request, body, &api.config).await?.read()?;
+pub(crate) async fn create(host: web::Data<Host>, request: HttpRequest, body: web::Payload) -> Result<HttpResponse> {
+    let Fields { action, nodes } = Document::receive(&request, body, &host.config).await?.read()?;
     let action = action.ok_or_else(|| {
         Error::parameter("action", "action is missing: it must be \"add\", \"drain\", \"remove\" or \"rebalance\"")
     })?;
     if action == ScaleAction::Rebalance && !nodes.is_empty() {
         return Err(Error::parameter("nodes", "nodes: a rebalance is of the whole row and takes no nodes"));
     }
-    let Some(scaling) = &api.config.scaling else {
+    let Some(scaling) = &host.config.scaling else {
         let reason = "all stages run in this one process: only a coordinator's row can be changed";
         return Err(ScaleError::Impossible(reason.to_owned()).into());
     };

@@ -1,21 +1,28 @@
 //! The server: pages, limits, and its end.
 
+use std::any::Any;
 use std::io;
 use std::net::TcpListener;
+use std::sync::Arc;
 use std::time::Duration;
 
 use actix_cors::Cors;
 use actix_web::dev::Server;
 use actix_web::middleware::{Condition, from_fn};
 use actix_web::{App, HttpRequest, HttpServer, Resource, Route, web};
-use paceline_coordinator::Engine;
+use paceline_coordinator::{Embedder, Engine};
 use rustls::ServerConfig;
 use tokio::time::interval;
+use tracing::Span;
 
-use crate::config::ApiConfig;
+use crate::config::{ApiConfig, Defaults};
 use crate::error::{Error, Result};
 use crate::responses::{self, Kept};
-use crate::{access, cache, chat, completions, messages, models, observe, openapi, page, scale, status, tokenize};
+use crate::serving::{self, Models, Served, Serving, Task};
+use crate::{
+    access, cache, chat, completions, embeddings, messages, models, observe, openapi, page, rerank, scale, status,
+    tokenize,
+};
 
 /// How often samples of histograms are put in their buckets when nobody reads the metrics: until then each sample
 /// takes memory of its own.
@@ -31,37 +38,82 @@ const DISCONNECT_TIMEOUT: Duration = Duration::from_secs(1);
 const BACKGROUND_THREADS: usize = 4;
 
 /// What every page works with.
+pub(crate) struct Host {
+    pub(crate) models: Arc<dyn Models>,
+    pub(crate) config: Arc<ApiConfig>,
+    /// Responses that others can go on from.
+    pub(crate) kept: Arc<Kept>,
+}
+
+/// A model that writes texts, as the pages work with it that answer a request.
 pub(crate) struct Api {
     pub(crate) engine: Engine,
-    pub(crate) config: ApiConfig,
-    /// Responses that others can go on from.
-    pub(crate) kept: Kept,
+    pub(crate) config: Arc<ApiConfig>,
+    /// What holds for requests that do not say.
+    pub(crate) defaults: Arc<Defaults>,
+    /// Keeps the model loaded.
+    pub(crate) held: Arc<dyn Any + Send + Sync>,
+}
+
+impl Host {
+    /// The model that a request means, loaded.
+    pub(crate) async fn open(&self, wanted: Option<&str>, task: Task) -> Result<Serving> {
+        let (place, id) = {
+            // The list may hold a model that must end before the wanted one is loaded, so it is not kept meanwhile.
+            let models = self.models.list();
+            let place = serving::find(&models, wanted, task)?;
+            (place, models[place].card.id().to_owned())
+        };
+        Span::current().record("model", id);
+        Ok(self.models.open(place, wanted.unwrap_or_default()).await?)
+    }
+
+    /// The model that a request for texts means, loaded.
+    pub(crate) async fn texts(&self, wanted: Option<&str>) -> Result<web::Data<Api>> {
+        Ok(web::Data::new(self.texts_of(self.open(wanted, Task::Texts).await?)?))
+    }
+
+    /// What pages work with, of a model that writes texts.
+    pub(crate) fn texts_of(&self, serving: Serving) -> Result<Api> {
+        let Serving { served, defaults, held } = serving;
+        let Served::Texts(engine) = served else {
+            return Err(Error::Internal("a model that writes texts became another one".to_owned()));
+        };
+        Ok(Api { engine, config: Arc::clone(&self.config), defaults, held })
+    }
+
+    /// The model that a request for vectors or scores means, loaded.
+    pub(crate) async fn vectors(
+        &self,
+        wanted: Option<&str>,
+        task: Task,
+    ) -> Result<(Embedder, Arc<dyn Any + Send + Sync>)> {
+        let Serving { served, held, .. } = self.open(wanted, task).await?;
+        match served {
+            Served::Vectors(embedder) => Ok((embedder, held)),
+            Served::Texts(_) => Err(Error::Internal("a model that reads texts became another one".to_owned())),
+        }
+    }
 }
 
 impl Api {
-    /// Refuses a model that is not here. No name, or an empty one, means the one that is.
-    pub(crate) fn check_model(&self, wanted: Option<&str>) -> Result<()> {
-        let model = self.engine.model();
-        let wanted = wanted.unwrap_or_default();
-        if wanted.is_empty() || wanted == model.id || model.aliases.iter().any(|alias| alias == wanted) {
-            return Ok(());
-        }
-        let names: Vec<&str> = std::iter::once(&model.id).chain(&model.aliases).map(String::as_str).collect();
-        Err(Error::ModelNotFound { wanted: wanted.to_owned(), available: names.join(", ") })
-    }
-
     /// Does work that takes time without holding up other connections.
     pub(crate) async fn in_background<T: Send + 'static>(
         api: &web::Data<Self>,
         work: impl FnOnce(&Self) -> Result<T> + Send + 'static,
     ) -> Result<T> {
         let api = web::Data::clone(api);
-        let done = web::block(move || work(&api)).await;
-        done.unwrap_or_else(|_| Err(Error::Internal("the work on the request was abandoned".to_owned())))
+        in_background(move || work(&api)).await
     }
 }
 
-/// Serves `engine` on `listener` until `shutdown` is ready; then accepts nothing more, lets answers go on for
+/// Does work that takes time without holding up other connections.
+pub(crate) async fn in_background<T: Send + 'static>(work: impl FnOnce() -> Result<T> + Send + 'static) -> Result<T> {
+    let done = web::block(work).await;
+    done.unwrap_or_else(|_| Err(Error::Internal("the work on the request was abandoned".to_owned())))
+}
+
+/// Serves `models` on `listener` until `shutdown` is ready; then accepts nothing more, lets answers go on for
 /// [`ApiConfig::shutdown_timeout`], and disconnects who is left.
 ///
 /// Works in any tokio runtime; connections are served on threads of their own.
@@ -69,13 +121,13 @@ impl Api {
 /// # Errors
 /// When the socket cannot be listened on.
 pub async fn serve(
-    engine: Engine,
+    models: Arc<dyn Models>,
     config: ApiConfig,
     listener: TcpListener,
     shutdown: impl Future<Output = ()> + Send + 'static,
 ) -> io::Result<()> {
     let metrics = config.metrics.clone();
-    let server = server(engine, config, listener, shutdown)?;
+    let server = server(models, config, listener, shutdown)?;
     let upkeep = async {
         let Some(metrics) = metrics else { return std::future::pending().await };
         let mut ticks = interval(METRICS_UPKEEP);
@@ -91,7 +143,7 @@ pub async fn serve(
 }
 
 fn server(
-    engine: Engine,
+    models: Arc<dyn Models>,
     config: ApiConfig,
     listener: TcpListener,
     shutdown: impl Future<Output = ()> + Send + 'static,
@@ -101,10 +153,10 @@ fn server(
     let (connections, shutdown_timeout) = (config.connections, config.shutdown_timeout);
     let (origins, tls) = (config.cors_origins.clone(), config.tls.clone());
     let kept = Kept::open(config.response_limits, config.response_shelf.clone())?;
-    let api = web::Data::new(Api { engine, config, kept });
+    let host = web::Data::new(Host { models, config: Arc::new(config), kept: Arc::new(kept) });
     let app = move || {
         App::new()
-            .app_data(api.clone())
+            .app_data(host.clone())
             .configure(pages)
             .default_service(web::to(unknown_route))
             .wrap(from_fn(access::authorize))
@@ -166,6 +218,10 @@ fn pages(config: &mut web::ServiceConfig) {
                 .route(web::delete().to(responses::remove)),
         )
         .service(resource("/v1/responses/{id}/input_items", web::get().to(responses::input_items), "GET"))
+        .service(resource("/v1/embeddings", web::post().to(embeddings::create), "POST"))
+        .service(resource("/v1/rerank", web::post().to(rerank::create), "POST"))
+        .service(resource("/v2/rerank", web::post().to(rerank::create), "POST"))
+        .service(resource("/rerank", web::post().to(rerank::create), "POST"))
         .service(resource("/tokenize", web::post().to(tokenize::tokenize), "POST"))
         .service(resource("/detokenize", web::post().to(tokenize::detokenize), "POST"));
 }

@@ -106,7 +106,6 @@ impl Settings {
 impl CommonFields {
     /// Checks everything but the log probabilities, whose form differs.
     pub(crate) fn check(self, api: &Api, logprobs: Option<u32>) -> Result<(Settings, Delivery)> {
-        api.check_model(self.model.as_deref())?;
         let delivery = self.delivery()?;
         let settings = Settings {
             max_tokens: self.max_tokens(api)?,
@@ -134,7 +133,7 @@ impl CommonFields {
         let older = integer("max_tokens", self.max_tokens, 1, limit)?;
         let newer = integer("max_completion_tokens", self.max_completion_tokens, 1, limit)?;
         let wanted = newer.or(older).map(|tokens| tokens as usize);
-        Ok(wanted.or(api.config.defaults.max_tokens))
+        Ok(wanted.or(api.defaults.max_tokens))
     }
 }
 

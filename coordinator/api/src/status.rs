@@ -3,12 +3,13 @@
 use actix_web::http::StatusCode;
 use actix_web::{HttpRequest, HttpResponse, web};
 use metrics::{counter, gauge};
-use paceline_coordinator::{CacheStatus, DiskCacheStatus, Status};
+use paceline_coordinator::{CacheStatus, DiskCacheStatus, EncoderLoad, Status};
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 
 use crate::error::{Error, Result};
-use crate::server::Api;
+use crate::server::Host;
+use crate::serving::{Card, ListedModel, ModelState, Served};
 use crate::stage_metrics;
 
 /// What programs know this service by.
@@ -27,12 +28,35 @@ pub struct StatusReport {
     pub architecture: String,
     /// Tokens of one session.
     pub context: usize,
+    /// All models, this one among them; what is said of stages below is of this one.
+    #[serde(default)]
+    pub models: Vec<ModelReport>,
     /// The cluster; empty where everything is one process.
     #[serde(flatten)]
     pub cluster: ClusterCard,
     /// What the service is doing.
     #[serde(flatten)]
     pub status: Status,
+}
+
+/// One of the models of a service.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ModelReport {
+    /// Its name.
+    pub id: String,
+    /// Other names that mean it.
+    #[serde(default)]
+    pub aliases: Vec<String>,
+    /// What it makes: `texts`, `vectors` or `scores`.
+    pub kind: String,
+    /// How far it is.
+    pub state: ModelState,
+    /// Bytes of memory that it has, or would have.
+    pub memory_bytes: u64,
+    /// Requests that are being answered.
+    pub running: usize,
+    /// Requests that wait.
+    pub waiting: usize,
 }
 
 /// What is known of a cluster besides what its row does.
@@ -82,14 +106,62 @@ pub struct NodeCard {
         (status = "default", description = "Why not", body = crate::openapi::ErrorBody),
     ),
 )]
-pub(crate) async fn health(api: web::Data<Api>) -> Result<HttpResponse> {
-    let Status { ready, draining, running, waiting, .. } = api.engine.status().await?;
+pub(crate) async fn health(host: web::Data<Host>) -> Result<HttpResponse> {
+    let (mut ready, mut draining, mut running, mut waiting) = (true, false, 0, 0);
+    for load in loads(&host.models.list()).await? {
+        (ready, draining) = (ready && load.ready, draining || load.draining);
+        (running, waiting) = (running + load.running, waiting + load.waiting);
+    }
     let (code, status) = match (ready, draining) {
         (true, _) => (StatusCode::OK, "ok"),
         (false, true) => (StatusCode::SERVICE_UNAVAILABLE, "draining"),
         (false, false) => (StatusCode::SERVICE_UNAVAILABLE, "loading"),
     };
     Ok(HttpResponse::build(code).json(json!({ "status": status, "running": running, "waiting": waiting })))
+}
+
+/// What a model has to do at this moment.
+struct Load {
+    ready: bool,
+    draining: bool,
+    running: usize,
+    waiting: usize,
+}
+
+/// The loads of all models, in their order; one that is not loaded has nothing to do, and is ready to be asked for.
+async fn loads(models: &[ListedModel]) -> Result<Vec<Load>> {
+    let mut loads = Vec::with_capacity(models.len());
+    for model in models {
+        loads.push(match &model.served {
+            None => Load { ready: true, draining: false, running: 0, waiting: 0 },
+            Some(Served::Texts(engine)) => match engine.status().await {
+                Ok(Status { ready, draining, running, waiting, .. }) => Load { ready, draining, running, waiting },
+                // One of several may have been let go a moment ago.
+                Err(_) if models.len() > 1 => Load { ready: true, draining: false, running: 0, waiting: 0 },
+                Err(error) => return Err(error.into()),
+            },
+            Some(Served::Vectors(embedder)) => {
+                let EncoderLoad { running, waiting, draining } = embedder.load();
+                Load { ready: !draining, draining, running, waiting }
+            }
+        });
+    }
+    Ok(loads)
+}
+
+/// What the first model that is loaded and writes texts is doing. Without one there is nothing to tell of stages.
+async fn first_status(models: &[ListedModel]) -> Result<Status> {
+    let engine = models.iter().find_map(|model| match &model.served {
+        Some(Served::Texts(engine)) => Some(engine),
+        _ => None,
+    });
+    match engine {
+        Some(engine) => match engine.status().await {
+            Err(_) if models.len() > 1 => Ok(Status { ready: true, ..Status::default() }),
+            status => Ok(status?),
+        },
+        None => Ok(Status { ready: true, ..Status::default() }),
+    }
 }
 
 /// Whether the service answers at all, for whoever would start it again: it may wait for shards.
@@ -101,8 +173,8 @@ pub(crate) async fn health(api: web::Data<Api>) -> Result<HttpResponse> {
         (status = "default", description = "Why not", body = crate::openapi::ErrorBody),
     ),
 )]
-pub(crate) async fn live(api: web::Data<Api>) -> Result<HttpResponse> {
-    api.engine.status().await?;
+pub(crate) async fn live(host: web::Data<Host>) -> Result<HttpResponse> {
+    loads(&host.models.list()).await?;
     Ok(HttpResponse::Ok().json(json!({ "status": "alive" })))
 }
 
@@ -115,18 +187,41 @@ pub(crate) async fn live(api: web::Data<Api>) -> Result<HttpResponse> {
         (status = "default", description = "Why not", body = crate::openapi::ErrorBody),
     ),
 )]
-pub(crate) async fn report(api: web::Data<Api>) -> Result<HttpResponse> {
-    let status = api.engine.status().await?;
-    let model = api.engine.model();
+pub(crate) async fn report(host: web::Data<Host>) -> Result<HttpResponse> {
+    let models = host.models.list();
+    let (status, loads) = (first_status(&models).await?, loads(&models).await?);
+    let writes = |model: &&ListedModel| matches!(model.card, Card::Texts(_));
+    let loaded = models.iter().filter(writes).find(|model| model.served.is_some());
+    let first = loaded.or(models.iter().find(writes)).or(models.first());
+    let (architecture, context) = match first.map(|model| &model.card) {
+        Some(Card::Texts(card)) => (card.architecture.clone(), card.context),
+        Some(Card::Vectors(card)) => (card.architecture.clone(), card.context),
+        None => Default::default(),
+    };
     Ok(HttpResponse::Ok().json(StatusReport {
         service: SERVICE.to_owned(),
         version: env!("CARGO_PKG_VERSION").to_owned(),
-        model: model.id.clone(),
-        architecture: model.architecture.clone(),
-        context: model.context,
-        cluster: api.config.cluster.as_ref().map(|cluster| cluster.borrow().clone()).unwrap_or_default(),
+        model: first.map_or_else(String::new, |model| model.card.id().to_owned()),
+        architecture,
+        context,
+        models: models.iter().zip(loads).map(|(model, load)| ModelReport::new(model, &load)).collect(),
+        cluster: host.config.cluster.as_ref().map(|cluster| cluster.borrow().clone()).unwrap_or_default(),
         status,
     }))
+}
+
+impl ModelReport {
+    fn new(model: &ListedModel, load: &Load) -> Self {
+        Self {
+            id: model.card.id().to_owned(),
+            aliases: model.card.aliases().to_vec(),
+            kind: model.card.kind().to_owned(),
+            state: model.state,
+            memory_bytes: model.memory_bytes,
+            running: load.running,
+            waiting: load.waiting,
+        }
+    }
 }
 
 /// All metrics of the process, in the text form of Prometheus.
@@ -138,12 +233,14 @@ pub(crate) async fn report(api: web::Data<Api>) -> Result<HttpResponse> {
         (status = "default", description = "Why not", body = crate::openapi::ErrorBody),
     ),
 )]
-pub(crate) async fn metrics(api: web::Data<Api>, request: HttpRequest) -> Result<HttpResponse> {
-    let Some(handle) = &api.config.metrics else {
+pub(crate) async fn metrics(host: web::Data<Host>, request: HttpRequest) -> Result<HttpResponse> {
+    let Some(handle) = &host.config.metrics else {
         return Err(Error::UnknownRoute { method: request.method().clone(), path: request.path().to_owned() });
     };
-    let status = api.engine.status().await?;
+    let models = host.models.list();
+    let status = first_status(&models).await?;
     measure(&status);
+    models.iter().zip(loads(&models).await?).for_each(|(model, load)| measure_model(model, &load));
     let text = handle.render() + &stage_metrics::render(&status);
     Ok(HttpResponse::Ok().content_type("text/plain; version=0.0.4; charset=utf-8").body(text))
 }
@@ -172,6 +269,16 @@ fn measure(status: &Status) {
     counter!("paceline_draft_chunks_sent_ahead_total").absolute(status.drafts.sent_ahead);
     counter!("paceline_draft_chunks_void_total").absolute(status.drafts.void);
     measure_cache(&status.cache);
+}
+
+/// One of the models at this moment.
+fn measure_model(model: &ListedModel, load: &Load) {
+    let id = model.card.id().to_owned();
+    let loaded = if model.state == ModelState::Loaded { 1.0 } else { 0.0 };
+    gauge!("paceline_model_loaded", "model" => id.clone()).set(loaded);
+    gauge!("paceline_model_memory_bytes", "model" => id.clone()).set(model.memory_bytes as f64);
+    gauge!("paceline_model_requests_running", "model" => id.clone()).set(load.running as f64);
+    gauge!("paceline_model_requests_waiting", "model" => id).set(load.waiting as f64);
 }
 
 fn measure_disk(disk: &DiskCacheStatus) {

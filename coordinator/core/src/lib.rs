@@ -7,6 +7,7 @@
 pub mod coordinator;
 pub mod disk;
 pub mod drafts;
+pub mod fleet;
 pub mod invariants;
 pub mod limits;
 pub mod membership;

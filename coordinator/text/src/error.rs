@@ -5,7 +5,7 @@
 #[non_exhaustive]
 pub enum Error {
     /// The file names a tokenizer family that is not built here.
-    #[error("unknown tokenizer model {0:?}; known are gpt2 and llama")]
+    #[error("unknown tokenizer model {0:?}; known are gpt2, llama and bert")]
     UnknownModel(String),
     /// The file names a pre-tokenizer that is not built here; guessing one would give wrong tokens.
     #[error("unknown pre-tokenizer {name:?}; known are {known}")]

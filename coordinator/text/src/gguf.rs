@@ -13,6 +13,8 @@ const TOKENS: &str = "tokenizer.ggml.tokens";
 const TOKEN_TYPE: &str = "tokenizer.ggml.token_type";
 const SCORES: &str = "tokenizer.ggml.scores";
 const MERGES: &str = "tokenizer.ggml.merges";
+const LOWERCASE: &str = "tokenizer.ggml.normalizer.lowercase";
+const STRIP_ACCENTS: &str = "tokenizer.ggml.normalizer.strip_accents";
 const CHAT_TEMPLATE: &str = "tokenizer.chat_template";
 
 const LLAMA3_NAMES: [&str; 3] = ["llama-bpe", "llama3", "llama-v3"];
@@ -35,9 +37,17 @@ impl Vocabulary {
             VocabularyModel::Llama => {
                 vocabulary.scores = metadata.f32s(SCORES)?.ok_or(Error::MissingKey(SCORES))?;
             }
+            VocabularyModel::Bert => vocabulary.read_normalizer(metadata)?,
         }
         vocabulary.read_special_tokens(metadata)?;
         Ok(vocabulary)
+    }
+
+    fn read_normalizer(&mut self, metadata: &Metadata) -> Result<()> {
+        self.lowercase = metadata.get_bool(LOWERCASE)?.unwrap_or(self.lowercase);
+        // Who keeps case keeps accents, where the file says nothing of them.
+        self.strip_accents = metadata.get_bool(STRIP_ACCENTS)?.unwrap_or(self.lowercase);
+        Ok(())
     }
 
     fn read_special_tokens(&mut self, metadata: &Metadata) -> Result<()> {
@@ -46,6 +56,13 @@ impl Vocabulary {
             VocabularyModel::Gpt2 => self.add_bos = LLAMA3_NAMES.contains(&self.pre.as_str()),
             // SentencePiece's own numbering, where the file does not say.
             VocabularyModel::Llama => (self.unknown, self.bos, self.eos) = (Some(0), Some(1), Some(2)),
+            VocabularyModel::Bert => {
+                let spelled = |name: &str| self.tokens.iter().position(|token| **token == *name).map(|id| id as u32);
+                let [unknown, first, last] = ["[UNK]", "[CLS]", "[SEP]"].map(spelled);
+                self.unknown = unknown;
+                self.bos = metadata.get_u32("tokenizer.ggml.cls_token_id")?.or(first);
+                self.eos = metadata.get_u32("tokenizer.ggml.seperator_token_id")?.or(last);
+            }
         }
         for (place, key) in [
             (&mut self.bos, "tokenizer.ggml.bos_token_id"),
@@ -76,6 +93,11 @@ impl Tokenizer {
     /// The tokenizer of a model file.
     pub fn from_gguf(model: &Gguf) -> Result<Self> {
         Self::new(Vocabulary::from_metadata(model.metadata())?)
+    }
+
+    /// How many tokens a model file's vocabulary has; much faster than to make its tokenizer.
+    pub fn count_tokens(model: &Gguf) -> Result<usize> {
+        Ok(model.metadata().strings(TOKENS)?.ok_or(Error::MissingKey(TOKENS))?.len())
     }
 }
 
@@ -137,7 +159,7 @@ mod tests {
             let error = Tokenizer::from_gguf(&open(model, key)).unwrap_err();
             assert!(matches!(error, Error::MissingKey(missing) if missing == key), "{error}");
         }
-        assert!(matches!(Tokenizer::from_gguf(&open("bert", "")), Err(Error::UnknownModel(name)) if name == "bert"));
+        assert!(matches!(Tokenizer::from_gguf(&open("t5", "")), Err(Error::UnknownModel(name)) if name == "t5"));
     }
 
     #[test]

@@ -24,6 +24,7 @@ mod testing;
 mod text_stream;
 mod tokenizer;
 mod vocabulary;
+mod word_piece;
 
 pub use answer::{
     Answer, AnswerFormat, AnswerParser, CallRule, CallSyntax, Callable, Part, ReasoningTags, Tag, ToolCall, ToolTable,

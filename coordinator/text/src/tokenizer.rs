@@ -16,6 +16,7 @@ use crate::error::{Error, Result};
 use crate::sentence_piece::{self, SentencePiece};
 use crate::special_tokens::{Fragment, Special, SpecialTokens};
 use crate::vocabulary::{TokenKind, Vocabulary, VocabularyModel};
+use crate::word_piece::WordPiece;
 
 /// Spellings of tokens that end an answer, whatever the file's metadata name as the end. Files often name only
 /// one of them although the model was trained with several.
@@ -51,6 +52,7 @@ const END_SPELLINGS: [&str; 25] = [
 enum Encoder {
     BytePairs(Box<BytePairs>),
     SentencePiece(Box<SentencePiece>),
+    WordPiece(Box<WordPiece>),
 }
 
 /// A model's tokenizer. Shared by all sessions; nothing in it changes.
@@ -78,6 +80,7 @@ impl Tokenizer {
         let encoder = match vocabulary.model {
             VocabularyModel::Gpt2 => Encoder::BytePairs(Box::new(BytePairs::new(&vocabulary, &ids)?)),
             VocabularyModel::Llama => Encoder::SentencePiece(Box::new(SentencePiece::new(&vocabulary, &ids)?)),
+            VocabularyModel::Bert => Encoder::WordPiece(Box::new(WordPiece::new(&vocabulary, &ids)?)),
         };
         vocabulary.merges = Vec::new();
         vocabulary.scores = Vec::new();
@@ -102,7 +105,7 @@ impl Tokenizer {
     /// The tokens of `text`. With `add_bos`, also the beginning (and end) tokens that the vocabulary asks for;
     /// rendered chat templates bring their own, so they are encoded without.
     ///
-    /// Text is taken as it is: no Unicode normalization.
+    /// Text is taken as it is, without Unicode normalization, unless the vocabulary is one of WordPiece.
     pub fn encode(&self, text: &str, special: Special, add_bos: bool) -> Vec<u32> {
         let mut tokens = Vec::with_capacity(text.len() / 3 + 1);
         if add_bos && self.vocabulary.add_bos {
@@ -132,6 +135,7 @@ impl Tokenizer {
         match &self.encoder {
             Encoder::BytePairs(encoder) => encoder.encode(text, tokens),
             Encoder::SentencePiece(encoder) => encoder.encode(text, after_special, tokens),
+            Encoder::WordPiece(encoder) => encoder.encode(text, tokens),
         }
     }
 
@@ -247,7 +251,7 @@ impl Tokenizer {
 
     /// Whether encoding puts a space before texts.
     pub(crate) fn adds_space(&self) -> bool {
-        self.vocabulary.model == VocabularyModel::Llama && self.vocabulary.add_space_prefix
+        self.vocabulary.model != VocabularyModel::Gpt2 && self.vocabulary.add_space_prefix
     }
 }
 
@@ -273,7 +277,9 @@ fn bytes_of(vocabulary: &Vocabulary, id: usize) -> Result<Vec<u8>> {
     let spelling = &*vocabulary.tokens[id];
     match (vocabulary.kind(id), vocabulary.model) {
         (TokenKind::Normal, VocabularyModel::Gpt2) => Ok(byte_alphabet::decode(spelling)),
-        (TokenKind::Normal, VocabularyModel::Llama) => Ok(spelling.replace(sentence_piece::SPACE, " ").into_bytes()),
+        (TokenKind::Normal, VocabularyModel::Llama | VocabularyModel::Bert) => {
+            Ok(spelling.replace(sentence_piece::SPACE, " ").into_bytes())
+        }
         (TokenKind::Control | TokenKind::Unknown | TokenKind::UserDefined, _) => Ok(spelling.as_bytes().to_vec()),
         (TokenKind::Byte, _) => match sentence_piece::parse_byte(spelling) {
             Some(byte) => Ok(vec![byte]),

@@ -9,6 +9,8 @@ pub enum VocabularyModel {
     Gpt2,
     /// SentencePiece: characters merged by the score of the result, bytes as the last resort.
     Llama,
+    /// WordPiece: words cut into the longest pieces that are known.
+    Bert,
 }
 
 impl VocabularyModel {
@@ -17,6 +19,7 @@ impl VocabularyModel {
         match name {
             "gpt2" => Ok(Self::Gpt2),
             "llama" => Ok(Self::Llama),
+            "bert" => Ok(Self::Bert),
             _ => Err(Error::UnknownModel(name.to_owned())),
         }
     }
@@ -89,12 +92,16 @@ pub struct Vocabulary {
     pub add_eos: bool,
     /// Whether a space is put before a text; used by [`VocabularyModel::Llama`] only.
     pub add_space_prefix: bool,
+    /// Whether texts are read in lower case; used by [`VocabularyModel::Bert`] only.
+    pub lowercase: bool,
+    /// Whether accents are dropped; used by [`VocabularyModel::Bert`] only.
+    pub strip_accents: bool,
 }
 
 impl Vocabulary {
     /// An empty vocabulary with the habits of its family, to be filled in.
     pub fn new(model: VocabularyModel) -> Self {
-        let sentence_piece = model == VocabularyModel::Llama;
+        let (sentence_piece, word_piece) = (model == VocabularyModel::Llama, model == VocabularyModel::Bert);
         Self {
             model,
             pre: String::new(),
@@ -107,9 +114,11 @@ impl Vocabulary {
             eot: None,
             eom: None,
             unknown: None,
-            add_bos: sentence_piece,
-            add_eos: false,
-            add_space_prefix: sentence_piece,
+            add_bos: sentence_piece || word_piece,
+            add_eos: word_piece,
+            add_space_prefix: sentence_piece || word_piece,
+            lowercase: word_piece,
+            strip_accents: word_piece,
         }
     }
 

@@ -110,6 +110,23 @@ pub enum Error {
     #[error("{file}: key {key:?} says {declared} blocks, the file has tensors of {found}, numbered up to {last}")]
     BlockCount { file: String, key: String, declared: usize, found: usize, last: usize },
 
+    // Models that read texts and write none.
+    #[error(
+        "{file}: does not say how one vector is made of a text (its pooling type); say it with --pooling, or ask the model \
+         for texts"
+    )]
+    NoPooling { file: String },
+    #[error("{given:?} is no way to make one vector of a text; known are {known}")]
+    UnknownPooling { given: String, known: String },
+    #[error(
+        "{file}: has no classifier (cls.output.weight) to rank with, or {architecture} models are not ranked with here"
+    )]
+    NoClassifier { file: String, architecture: String },
+    #[error(
+        "{file}: a model that makes vectors of texts and writes none; paceline serve answers /v1/embeddings with it"
+    )]
+    WritesNoText { file: String },
+
     // A model that drafts for another.
     #[error("{file}: a draft model {variant}, as {sign:?} says; only plain DFlash draft models can be used")]
     DraftVariant { file: String, variant: &'static str, sign: String },

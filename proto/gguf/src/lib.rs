@@ -29,7 +29,7 @@ pub use gguf::{DRAFT_PREFIX, Gguf, ModelFile};
 pub use header::{MAX_ALIGNMENT, MAX_HEADER_BYTES, MAX_METADATA_ENTRIES, MAX_NAME_BYTES, MAX_TENSORS};
 pub use kv_type::KvType;
 pub use metadata::Metadata;
-pub use shape::{Architecture, DflashShape, Experts, Layer, LayerKind, ModelShape, Weights};
+pub use shape::{Architecture, DflashShape, EncoderShape, Experts, Layer, LayerKind, ModelShape, Pooling, Weights};
 pub use tensor::{Shape, Tensor};
 pub use tensor_type::TensorType;
 pub use value::{Array, MAX_ARRAY_DEPTH, StringArray, Value};

@@ -1,6 +1,7 @@
 //! What a planner must know of a model: layers, bytes, rows, and the memory that a session costs.
 
 mod dflash;
+mod encoder;
 mod keys;
 mod layer;
 mod read;
@@ -12,6 +13,7 @@ use std::{fmt, ops::Range};
 use crate::{Error, Gguf, KvType, Result};
 
 pub use dflash::DflashShape;
+pub use encoder::{EncoderShape, Pooling};
 pub use layer::{Experts, Layer, LayerKind, Weights};
 
 /// Hidden rows travel between stages in single precision.
@@ -56,6 +58,9 @@ impl Architecture {
     /// [`Error::UnknownArchitecture`] for one that cannot be run, listing those that can.
     pub fn of(gguf: &Gguf) -> Result<Architecture> {
         let name = gguf.architecture()?;
+        if name == EncoderShape::BERT {
+            return Err(Error::WritesNoText { file: gguf.file().to_owned() });
+        }
         Architecture::ALL.into_iter().find(|known| known.name() == name).ok_or_else(|| Error::UnknownArchitecture {
             file: gguf.file().to_owned(),
             architecture: name.to_owned(),

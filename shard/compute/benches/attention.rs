@@ -12,7 +12,9 @@ use std::time::Instant;
 use paceline_compute::cpu::CpuDevice;
 use paceline_compute::cpu::simd::Isa;
 use paceline_compute::device::{ChunkLog, ChunkRows, LogSpec, MemoryOperation, MemorySpec, ReadBuffer, StepInputs};
-use paceline_compute::program::{CacheSpec, Heads, Op, Program, Queries, Recorded, Rope, RopeStyle, RowSpace};
+use paceline_compute::program::{
+    CacheSpec, Heads, Op, Program, Queries, Recorded, Rope, RopeStyle, Rotation, RowSpace,
+};
 use paceline_compute::{Device, LoadedStage};
 use paceline_gguf::testing::GgufWriter;
 use paceline_gguf::{Gguf, KvType};
@@ -106,8 +108,7 @@ fn program(shape: &Shape) -> Program {
                 value,
                 key_norm,
                 epsilon,
-                style,
-                rope: table,
+                rotation: Some(Rotation { style, table }),
                 cache,
             },
         );

@@ -25,6 +25,8 @@ struct Entry {
     vector: usize,
     /// Are vectors rows in place of tokens? Else every row has one beside its token, if it has a token.
     embeds: bool,
+    /// Components of positions that are looked up in a table of so many rows.
+    looked_up: Vec<(usize, usize)>,
 }
 
 impl Entry {
@@ -34,12 +36,23 @@ impl Entry {
             _ => None,
         });
         let embeds = program.embeds && embedding.is_some();
+        let looked_up = |recorded: &Recorded| match recorded.op {
+            Op::AddEmbedding { table, component, .. } => Some((component, weights[table.0 as usize].shape()[1])),
+            _ => None,
+        };
         let into = if embeds { embedding.map(|(_, output)| output) } else { program.input };
         Self {
             vocabulary: embedding.map(|(table, _)| shapes[table.0 as usize][1]),
             vector: into.map_or(0, |buffer| program.width(buffer)),
             embeds,
+            looked_up: ops.iter().filter_map(looked_up).collect(),
         }
+    }
+
+    fn check_positions(&self, inputs: &StepInputs<'_>) -> Result<()> {
+        self.looked_up.iter().try_for_each(|&(component, count)| {
+            inputs.positions.iter().try_for_each(|position| exists("position", position[component] as usize, count))
+        })
     }
 
     fn check_tokens(&self, inputs: &StepInputs<'_>) -> Result<()> {
@@ -102,6 +115,7 @@ impl Checks {
         within("rows", inputs.rows(), self.memory.rows)?;
         within("wanted rows", inputs.wanted.len(), self.memory.wanted)?;
         self.entries[entry].check_tokens(inputs)?;
+        self.entries[entry].check_positions(inputs)?;
         check_wanted(inputs)?;
         let mut rows = 0;
         for chunk in inputs.chunks {

@@ -7,7 +7,11 @@
 //!
 //! Read [`Program`] first, then [`Op`].
 
+mod heads;
+
 use std::ops::Range;
+
+pub use heads::{Heads, Queries, Rope, RopeStyle, Rotation, Yarn};
 
 /// A matrix of `f32` rows that lives on the device for the duration of a step.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -111,72 +115,6 @@ pub struct StateSpec {
     pub head_dim: usize,
 }
 
-/// Which coordinates rotate together.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum RopeStyle {
-    /// Dimension `i` with `i + dimensions / 2`.
-    Neox,
-    /// Dimension `2 i` with `2 i + 1`.
-    Adjacent,
-}
-
-/// YaRN, a stretch of the positions past the trained context (arXiv 2309.00071).
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Yarn {
-    /// Trained context in tokens.
-    pub original_context: u32,
-    /// Share of the extrapolated angle, usually 1.
-    pub extrapolation: f32,
-    /// Factor on the magnitude, usually 1.
-    pub attention_factor: f32,
-    /// Rotations at which interpolation ends.
-    pub beta_fast: f32,
-    /// Rotations at which interpolation is complete.
-    pub beta_slow: f32,
-}
-
-/// Rotary positions.
-#[derive(Debug, Clone, PartialEq)]
-pub struct Rope {
-    /// Which coordinates rotate together.
-    pub style: RopeStyle,
-    /// How many dimensions of a head rotate; the others pass.
-    pub dimensions: usize,
-    /// Base of the frequencies.
-    pub base: f32,
-    /// Positions are divided by this; 1 for none.
-    pub factor: f32,
-    /// YaRN on top of `factor`.
-    pub yarn: Option<Yarn>,
-    /// For four-component positions: how many pairs follow time, height, width and the fourth
-    /// component, interleaved. Without it only the first component is used.
-    pub sections: Option<[u32; 4]>,
-    /// A divisor of each frequency (`rope_freqs.weight`), `(dimensions / 2)`.
-    pub divisors: Option<Weight>,
-}
-
-/// Where heads lie in a buffer's row: head `h` starts at `h * stride`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Heads {
-    /// How many.
-    pub count: usize,
-    /// Values of one head.
-    pub dim: usize,
-    /// Distance between the starts of two heads.
-    pub stride: usize,
-}
-
-/// Query heads that attention is prepared for.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Queries {
-    /// `(rows, query heads)`.
-    pub buffer: Buffer,
-    /// Layout of the buffer.
-    pub heads: Heads,
-    /// Weight of the norm of every query head, `(head dim)`.
-    pub norm: Option<Weight>,
-}
-
 /// One product of [`Op::Linear`]: `output = weight · input`, or added to what `output` holds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Product {
@@ -218,6 +156,27 @@ pub enum Op {
         /// `(rows, width)`.
         output: Buffer,
     },
+    /// `output += table[i]`, where `i` is one of the components of the row's position: learned positions, kinds of
+    /// tokens.
+    AddEmbedding {
+        /// `(as many as there are values of the component, width)`.
+        table: Weight,
+        /// Which of the four components.
+        component: usize,
+        /// `(rows, width)`.
+        output: Buffer,
+    },
+    /// `buffer = (buffer - mean) / sqrt(variance + epsilon) ⊙ weight + bias` (arXiv 1607.06450), in place.
+    LayerNorm {
+        /// `(rows, width)`.
+        buffer: Buffer,
+        /// `(width)`.
+        weight: Weight,
+        /// `(width)`.
+        bias: Weight,
+        /// Added to the variance.
+        epsilon: f32,
+    },
     /// Matrix products that share an input.
     Linear {
         /// `(rows, columns of every weight)`.
@@ -238,10 +197,8 @@ pub enum Op {
         key_norm: Option<Weight>,
         /// Added to the mean of squares.
         epsilon: f32,
-        /// Which coordinates rotate together, and how many.
-        style: RopeStyle,
-        /// The table made by [`Op::RopeTable`].
-        rope: Buffer,
+        /// How queries and keys rotate; not at all where positions are part of the embeddings.
+        rotation: Option<Rotation>,
         /// Where they are stored.
         cache: Cache,
     },
@@ -314,6 +271,17 @@ pub enum Op {
         gate: Buffer,
         /// `(rows, width)`.
         up: Buffer,
+    },
+    /// `buffer = buffer ⊙ Φ(buffer)` with the normal distribution's Φ, `x · (1 + erf(x / √2)) / 2` (arXiv 1606.08415), in
+    /// place.
+    Gelu {
+        /// `(rows, width)`.
+        buffer: Buffer,
+    },
+    /// `buffer = tanh(buffer)`, in place.
+    Tanh {
+        /// `(rows, width)`.
+        buffer: Buffer,
     },
     /// Softmax over all experts, the `used` most probable (ties: lower index first), renormalized.
     Route {

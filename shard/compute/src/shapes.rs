@@ -72,6 +72,15 @@ impl Shapes<'_> {
                 self.assert_width(*output, self.program.width(*input), name);
                 self.expect_vector(*weight, self.program.width(*input))
             }
+            Op::AddEmbedding { table, component, output } => {
+                assert!(*component < 4, "{name}: positions have four components");
+                self.expect_columns(*table, self.program.width(*output))
+            }
+            Op::LayerNorm { buffer, weight, bias, .. } => {
+                self.expect_vector(*weight, self.program.width(*buffer))?;
+                self.expect_vector(*bias, self.program.width(*buffer))
+            }
+            Op::Gelu { .. } | Op::Tanh { .. } => Ok(()),
             Op::Linear { input, products } => self.check_products(*input, products),
             Op::StoreKeysValues { .. } => self.check_keys_values(op, name),
             Op::Attention { .. } => {
@@ -128,14 +137,15 @@ impl Shapes<'_> {
     }
 
     fn check_keys_values(&self, op: &Op, name: &str) -> Result<()> {
-        let Op::StoreKeysValues { queries, key, value, key_norm, rope, cache, .. } = op else {
+        let Op::StoreKeysValues { queries, key, value, key_norm, rotation, cache, .. } = op else {
             unreachable!("checked by the caller")
         };
         let CacheSpec { key_value_heads, key_dim, value_dim } = *self.cache(*cache);
         self.assert_width(*key, key_value_heads * key_dim, name);
         self.assert_width(*value, key_value_heads * value_dim, name);
         let shortest = queries.map_or(key_dim, |queries| queries.heads.dim.min(key_dim));
-        assert!(self.program.width(*rope) <= shortest, "{name} rotates more than a head has");
+        let rotating = rotation.map_or(0, |rotation| self.program.width(rotation.table));
+        assert!(rotating <= shortest, "{name} rotates more than a head has");
         if let Some(Queries { buffer, heads, norm }) = queries {
             self.assert_heads(*buffer, heads, name);
             norm.map_or(Ok(()), |weight| self.expect_vector(weight, heads.dim))?;
@@ -237,10 +247,11 @@ impl Shapes<'_> {
 
 /// Operations that follow sequences, or use the step's inputs row by row.
 fn needs_step_rows(op: &Op) -> bool {
-    use Op::{Attention, Convolve, DeltaRule, Embed, RopeTable, StoreKeysValues};
+    use Op::{AddEmbedding, Attention, Convolve, DeltaRule, Embed, RopeTable, StoreKeysValues};
     matches!(
         op,
         Embed { .. }
+            | AddEmbedding { .. }
             | RopeTable { .. }
             | StoreKeysValues { .. }
             | Attention { .. }
@@ -252,15 +263,17 @@ fn needs_step_rows(op: &Op) -> bool {
 /// The buffers that an operation reads or writes.
 fn buffers_of(op: &Op) -> Vec<Buffer> {
     match *op {
-        Op::Embed { output, .. } | Op::RopeTable { output, .. } => vec![output],
+        Op::Embed { output, .. } | Op::RopeTable { output, .. } | Op::AddEmbedding { output, .. } => vec![output],
+        Op::LayerNorm { buffer, .. } | Op::Gelu { buffer } | Op::Tanh { buffer } => vec![buffer],
         Op::Norm { input, output, .. } | Op::Convolve { input, output, .. } | Op::Gather { input, output } => {
             vec![input, output]
         }
         Op::Linear { input, ref products } => {
             std::iter::once(input).chain(products.iter().map(|product| product.output)).collect()
         }
-        Op::StoreKeysValues { queries, key, value, rope, .. } => {
-            queries.map(|queries| queries.buffer).into_iter().chain([key, value, rope]).collect()
+        Op::StoreKeysValues { queries, key, value, rotation, .. } => {
+            let table = rotation.map(|rotation| rotation.table);
+            queries.map(|queries| queries.buffer).into_iter().chain([key, value]).chain(table).collect()
         }
         Op::Attention { query, output, .. } => vec![query, output],
         Op::DeltaRule { input, alpha, beta, output, .. } => vec![input, alpha, beta, output],

@@ -1,12 +1,11 @@
 //! Grouped-query attention, with the optional parts that the architectures choose from: head norms, biases, an
 //! output gate.
 
-use paceline_compute::program::{Buffer, Cache, CacheSpec, Heads, Op, Queries, Weight};
+use paceline_compute::program::{Buffer, Cache, CacheSpec, Heads, Op, Queries, Rotation, Weight};
 use paceline_gguf::LayerKind;
 
 use crate::Result;
 use crate::recorder::{Recorder, product};
-use crate::rope::Positions;
 use crate::settings::Settings;
 
 /// What an architecture's attention has.
@@ -62,9 +61,9 @@ impl Attention {
     }
 
     /// Records `stream += output · attention(input)`, with keys and values of its own.
-    pub(crate) fn record(&self, recorder: &mut Recorder<'_>, input: Buffer, positions: &Positions) -> Result<()> {
+    pub(crate) fn record(&self, recorder: &mut Recorder<'_>, input: Buffer, rotation: Option<Rotation>) -> Result<()> {
         let cache = self.cache(recorder);
-        self.record_in(cache, recorder, input, positions)
+        self.record_in(cache, recorder, input, rotation)
     }
 
     /// Adds the layer's memory to the program.
@@ -82,7 +81,7 @@ impl Attention {
         cache: Cache,
         recorder: &mut Recorder<'_>,
         input: Buffer,
-        positions: &Positions,
+        rotation: Option<Rotation>,
     ) -> Result<()> {
         // (rows, heads · dim), where a gated head is followed by its gate: (rows, heads, 2, dim)
         let query_heads = Heads { count: self.heads, dim: self.key_dim, stride: self.query_stride() };
@@ -91,7 +90,7 @@ impl Attention {
         project(recorder, input, 0, &[("attn_q", query), ("attn_k", key), ("attn_v", value)])?;
         let norm = self.head_norm(recorder, "attn_q_norm.weight")?;
         let queries = Some(Queries { buffer: query, heads: query_heads, norm });
-        self.record_store(cache, recorder, queries, positions)?;
+        self.record_store(cache, recorder, queries, rotation)?;
 
         // (rows, heads · value_dim)
         let output = recorder.scratch("attn_gated", self.heads * self.value_dim);
@@ -111,11 +110,11 @@ impl Attention {
         cache: Cache,
         recorder: &mut Recorder<'_>,
         input: Buffer,
-        positions: &Positions,
+        rotation: Option<Rotation>,
     ) -> Result<()> {
         let [key, value] = self.keys_and_values(recorder);
         project(recorder, input, self.heads * self.query_stride(), &[("attn_k", key), ("attn_v", value)])?;
-        self.record_store(cache, recorder, None, positions)
+        self.record_store(cache, recorder, None, rotation)
     }
 
     /// `(rows, key_value_heads · dim)` each.
@@ -133,12 +132,11 @@ impl Attention {
         cache: Cache,
         recorder: &mut Recorder<'_>,
         queries: Option<Queries>,
-        positions: &Positions,
+        rotation: Option<Rotation>,
     ) -> Result<()> {
         let [key, value] = self.keys_and_values(recorder);
         let (key_norm, epsilon) = (self.head_norm(recorder, "attn_k_norm.weight")?, recorder.epsilon());
-        let Positions { style, table: rope } = *positions;
-        let store = Op::StoreKeysValues { queries, key, value, key_norm, epsilon, style, rope, cache };
+        let store = Op::StoreKeysValues { queries, key, value, key_norm, epsilon, rotation, cache };
         recorder.record(if queries.is_some() { "Qcur" } else { "Kcur" }, store);
         Ok(())
     }

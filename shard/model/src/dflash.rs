@@ -73,11 +73,11 @@ pub(crate) fn record(target: &Settings<'_>, draft: &Settings<'_>) -> Result<Prog
     recorder.leave_layers();
     let (table, stream) = (recorder.of_target(EMBEDDINGS, WeightUse::Table)?, recorder.stream());
     recorder.record("model.input_embed", Op::Embed { table, output: stream });
-    let positions = rope::positions(&mut recorder, draft, RopeStyle::Neox, None)?;
+    let rotation = rope::positions(&mut recorder, draft, RopeStyle::Neox, None)?;
     for ((layer, attention), cache) in attentions.iter().enumerate().zip(caches) {
         recorder.enter(layer)?;
         let input = recorder.norm_of_stream("attn_norm", "attn_norm.weight")?;
-        attention.record_in(cache, &mut recorder, input, &positions)?;
+        attention.record_in(cache, &mut recorder, input, Some(rotation))?;
         let input = recorder.norm_of_stream("ffn_norm", "ffn_norm.weight")?;
         dense(&mut recorder, input, draft.count_at("feed_forward_length", layer)?)?;
     }
@@ -92,12 +92,12 @@ fn inject(recorder: &mut Recorder<'_>, draft: &Settings<'_>, attentions: &[Atten
     let encoded: Buffer = recorder.scratch("dflash_encoded", draft.width());
     let (weight, epsilon) = (recorder.global("enc.output_norm.weight", WeightUse::Vector)?, recorder.epsilon());
     recorder.record("dflash_encoded", Op::Norm { input, weight, epsilon, output: encoded });
-    let positions = rope::positions(recorder, draft, RopeStyle::Neox, None)?;
+    let rotation = rope::positions(recorder, draft, RopeStyle::Neox, None)?;
     let mut caches = Vec::with_capacity(attentions.len());
     for (layer, attention) in attentions.iter().enumerate() {
         recorder.enter(layer)?;
         let cache = attention.cache(recorder);
-        attention.store(cache, recorder, encoded, &positions)?;
+        attention.store(cache, recorder, encoded, Some(rotation))?;
         caches.push(cache);
     }
     Ok(caches)

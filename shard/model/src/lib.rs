@@ -8,9 +8,10 @@
 use std::ops::Range;
 
 use paceline_compute::program::Program;
-use paceline_gguf::{Architecture, DflashShape, Gguf, ModelShape};
+use paceline_gguf::{Architecture, DflashShape, EncoderShape, Gguf, ModelShape, Pooling};
 
 mod attention;
+mod bert;
 mod delta_net;
 mod dflash;
 mod error;
@@ -85,6 +86,28 @@ fn record_settings(settings: &Settings<'_>, stage: &StageLayers) -> Result<Progr
         Architecture::Qwen35 => qwen35::record(settings, stage),
         Architecture::Qwen35Moe => qwen35moe::record(settings, stage),
     }
+}
+
+/// Records a model that reads whole texts: [`Program::hidden`] are the wanted rows after all layers, or a classifier's scores
+/// of them, and there are no logits. `pooling` replaces what the file says of it. Also returns its shape.
+///
+/// # Errors
+/// As [`record_with`]; a file of which nobody says how its rows are pooled.
+pub fn record_encoder(
+    model: &Gguf,
+    pooling: Option<Pooling>,
+    overrides: &Overrides,
+) -> Result<(Program, EncoderShape)> {
+    let shape = EncoderShape::read(model, pooling)?;
+    let program = match shape.bidirectional {
+        true => bert::record(&Settings::of_bert(model, overrides, &shape)?, &shape)?,
+        false => {
+            let layers = shape.layers.len();
+            let settings = Settings::read(model, overrides)?.without_head();
+            record_settings(&settings, &StageLayers::of(0..layers, layers))?
+        }
+    };
+    Ok((program, shape))
 }
 
 /// Records the DFlash draft model that is open together with `model`, in two entries over the same memories: [`INJECT`]

@@ -11,12 +11,12 @@ use crate::{Result, StageLayers, rope};
 /// Records `x += attention(norm(x)); x += feed_forward(norm(x))` for every layer.
 pub(crate) fn record(settings: &Settings<'_>, stage: &StageLayers) -> Result<Program> {
     let mut recorder = Recorder::begin(settings, stage)?;
-    let positions = rope::positions(&mut recorder, settings, RopeStyle::Adjacent, None)?;
+    let rotation = rope::positions(&mut recorder, settings, RopeStyle::Adjacent, None)?;
     for layer in stage.layers.clone() {
         recorder.enter(layer)?;
         let attention = Attention::of(settings, layer, Options::default())?;
         let input = recorder.norm_of_stream("attn_norm", "attn_norm.weight")?;
-        attention.record(&mut recorder, input, &positions)?;
+        attention.record(&mut recorder, input, Some(rotation))?;
 
         let input = recorder.norm_of_stream("ffn_norm", "ffn_norm.weight")?;
         if settings.has_experts(layer) {

@@ -22,13 +22,13 @@ pub(crate) fn record(
     }
     let stage = StageLayers { layers: layer..layer + 1, first: false, last: false };
     let (mut recorder, hidden) = Recorder::begin_draft(settings, &stage);
-    let positions = rope::positions(&mut recorder, settings, RopeStyle::Neox, Some(rope::sections(settings)?))?;
+    let rotation = rope::positions(&mut recorder, settings, RopeStyle::Neox, Some(rope::sections(settings)?))?;
     recorder.enter(layer)?;
     read_inputs(&mut recorder, hidden)?;
 
     let input = recorder.norm_of_stream("attn_norm", "attn_norm.weight")?;
     let attention = Attention::of(settings, layer, Options { head_norms: true, gated: true, ..Options::default() })?;
-    attention.record(&mut recorder, input, &positions)?;
+    attention.record(&mut recorder, input, Some(rotation))?;
     let input = recorder.norm_of_stream("attn_post_norm", "post_attention_norm.weight")?;
     feed_forward(&mut recorder, layer, input)?;
 

@@ -25,7 +25,7 @@ pub(crate) fn record_hybrid(
     feed_forward: impl Fn(&mut Recorder<'_>, usize, Buffer) -> Result<()>,
 ) -> Result<Program> {
     let mut recorder = Recorder::begin(settings, stage)?;
-    let positions = rope::positions(&mut recorder, settings, RopeStyle::Neox, Some(rope::sections(settings)?))?;
+    let rotation = rope::positions(&mut recorder, settings, RopeStyle::Neox, Some(rope::sections(settings)?))?;
     for layer in stage.layers.clone() {
         recorder.enter(layer)?;
         let input = recorder.norm_of_stream("attn_norm", "attn_norm.weight")?;
@@ -34,7 +34,7 @@ pub(crate) fn record_hybrid(
         } else {
             let attention =
                 Attention::of(settings, layer, Options { head_norms: true, gated: true, ..Options::default() })?;
-            attention.record(&mut recorder, input, &positions)?;
+            attention.record(&mut recorder, input, Some(rotation))?;
         }
         // The norm before the feed-forward network, whatever its name says.
         let input = recorder.norm_of_stream("attn_post_norm", "post_attention_norm.weight")?;

@@ -81,7 +81,10 @@ impl<'a> Recorder<'a> {
     /// Ends a program; on the last stage with the final norm and the logits of the wanted rows.
     pub(crate) fn finish(mut self) -> Result<Program> {
         self.layer = None;
-        if self.stage.last {
+        if self.stage.last && self.settings.headless {
+            let norm = self.global("output_norm.weight", WeightUse::Vector)?;
+            self.last_norm(norm);
+        } else if self.stage.last {
             let (settings, head) = (self.settings, self.settings.head_name());
             let vocabulary = settings.tensor(head)?.shape.rows();
             let norm = self.global("output_norm.weight", WeightUse::Vector)?;
@@ -155,16 +158,59 @@ impl<'a> Recorder<'a> {
         self.scratch("carried", self.settings.width() + more)
     }
 
-    /// `logits = head · norm(stream)` for the wanted rows.
-    fn head(&mut self, norm: Weight, head: Weight, vocabulary: usize) {
+    /// Ends the program of an encoder with the wanted rows of the residual stream, `(wanted rows, width)`.
+    pub(crate) fn finish_rows(mut self) -> Result<Program> {
+        let rows = self.gather();
+        self.program.hidden = Some(rows);
+        self.refuse_unused_tensors()?;
+        Ok(self.program)
+    }
+
+    /// Ends the program of an encoder with a classifier over the wanted rows: one number for each.
+    pub(crate) fn finish_scores(mut self) -> Result<Program> {
+        let rows = self.gather();
+        let width = self.settings.width();
+        let inner = self.classify("cls", rows, width)?;
+        self.record("cls_tanh", Op::Tanh { buffer: inner });
+        let scores = self.classify("cls.output", inner, 1)?;
+        self.program.hidden = Some(scores);
+        self.refuse_unused_tensors()?;
+        Ok(self.program)
+    }
+
+    /// A matrix of the classifier and its bias, over wanted rows.
+    fn classify(&mut self, name: &'static str, input: Buffer, width: usize) -> Result<Buffer> {
+        let weight = self.global(&format!("{name}.weight"), WeightUse::Matrix)?;
+        let output = self.program.buffer(name, width, RowSpace::Wanted);
+        self.linear(name, input, vec![product(weight, output)]);
+        let bias = self.global(&format!("{name}.bias"), WeightUse::Vector)?;
+        self.record(name, Op::AddBias { buffer: output, bias });
+        Ok(output)
+    }
+
+    /// The wanted rows of the residual stream.
+    fn gather(&mut self) -> Buffer {
+        self.layer = None;
         let gathered = self.program.buffer("gathered", self.settings.width(), RowSpace::Wanted);
-        let hidden = self.program.buffer("result_norm", self.settings.width(), RowSpace::Wanted);
-        let logits = self.program.buffer("result_output", vocabulary, RowSpace::Wanted);
         self.record("gathered", Op::Gather { input: self.stream, output: gathered });
+        gathered
+    }
+
+    /// `norm(stream)` for the wanted rows.
+    fn last_norm(&mut self, norm: Weight) -> Buffer {
+        let gathered = self.gather();
+        let hidden = self.program.buffer("result_norm", self.settings.width(), RowSpace::Wanted);
         let epsilon = self.settings.epsilon;
         self.record("result_norm", Op::Norm { input: gathered, weight: norm, epsilon, output: hidden });
-        self.linear("result_output", hidden, vec![Product { weight: head, output: logits, add: false }]);
         self.program.hidden = Some(hidden);
+        hidden
+    }
+
+    /// `logits = head · norm(stream)` for the wanted rows.
+    fn head(&mut self, norm: Weight, head: Weight, vocabulary: usize) {
+        let hidden = self.last_norm(norm);
+        let logits = self.program.buffer("result_output", vocabulary, RowSpace::Wanted);
+        self.linear("result_output", hidden, vec![Product { weight: head, output: logits, add: false }]);
         self.program.logits = Some(logits);
     }
 

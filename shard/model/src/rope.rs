@@ -1,6 +1,6 @@
 //! Rotary positions: the frequencies that a file asks for, and what may replace them.
 
-use paceline_compute::program::{Buffer, Op, Rope, RopeStyle, WeightUse, Yarn};
+use paceline_compute::program::{Op, Rope, RopeStyle, Rotation, WeightUse, Yarn};
 
 use crate::Result;
 use crate::recorder::Recorder;
@@ -40,22 +40,13 @@ pub enum RopeScaling {
     },
 }
 
-/// The table of a step's rotations, and how to read it.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct Positions {
-    /// Which coordinates rotate together.
-    pub(crate) style: RopeStyle,
-    /// `(rows, dimensions)`.
-    pub(crate) table: Buffer,
-}
-
-/// Records the table of rotations; with `sections`, positions have four components.
+/// Records the table of rotations, `(rows, dimensions)`; with `sections`, positions have four components.
 pub(crate) fn positions(
     recorder: &mut Recorder<'_>,
     settings: &Settings<'_>,
     style: RopeStyle,
     sections: Option<[u32; 4]>,
-) -> Result<Positions> {
+) -> Result<Rotation> {
     let dimensions = dimensions(settings)?;
     let (factor, yarn) = scaling(settings)?;
     let has_divisors = settings.model.tensor(DIVISORS).is_some();
@@ -63,7 +54,7 @@ pub(crate) fn positions(
     let rope = Rope { style, dimensions, base: base(settings)?, factor, yarn, sections, divisors };
     let table = recorder.scratch("rope", dimensions);
     recorder.record("rope", Op::RopeTable { rope, output: table });
-    Ok(Positions { style, table })
+    Ok(Rotation { style, table })
 }
 
 /// How many values of a head rotate.

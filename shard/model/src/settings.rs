@@ -2,7 +2,7 @@
 
 use std::fmt::Display;
 
-use paceline_gguf::{DflashShape, Gguf, Layer, LayerKind, ModelShape, Tensor};
+use paceline_gguf::{DflashShape, EncoderShape, Gguf, Layer, LayerKind, ModelShape, Tensor};
 
 use crate::dflash::Taps;
 use crate::recorder::EMBEDDINGS;
@@ -14,6 +14,10 @@ const MAX_COUNT: usize = 1 << 20;
 
 /// The most layers that a model may have; the deepest published ones have about 130.
 const MAX_LAYERS: usize = 1024;
+
+/// The key of what is added in root-mean-square norms, and in layer norms.
+const RMS_EPSILON: &str = "attention.layer_norm_rms_epsilon";
+const LAYER_NORM_EPSILON: &str = "attention.layer_norm_epsilon";
 
 /// The settings that all architectures have, and the means to read the others.
 #[derive(Debug)]
@@ -32,7 +36,9 @@ pub(crate) struct Settings<'a> {
     width: usize,
     /// What a draft model reads of the layers' inputs, if one does.
     pub(crate) taps: Option<Taps>,
-    /// Added to the mean of squares in every norm.
+    /// Is the head left out, and the last norm the end?
+    pub(crate) headless: bool,
+    /// Added to the mean of squares, or to the variance, in every norm.
     pub(crate) epsilon: f32,
 }
 
@@ -42,14 +48,34 @@ impl<'a> Settings<'a> {
         let ModelShape { architecture, layers, mtp, embedding_length: width, .. } = ModelShape::read(model)?;
         let (architecture, count) = (architecture.name(), layers.len());
         let blocks = [layers, mtp].concat();
-        Settings { model, overrides, architecture, blocks, layers: count, width, taps: None, epsilon: 0.0 }.checked()
+        Settings {
+            model,
+            overrides,
+            architecture,
+            blocks,
+            layers: count,
+            width,
+            taps: None,
+            headless: false,
+            epsilon: 0.0,
+        }
+        .checked(RMS_EPSILON)
+    }
+
+    /// Reads what an encoder of this shape has, which is a BERT.
+    pub(crate) fn of_bert(model: &'a Gguf, overrides: &'a Overrides, shape: &EncoderShape) -> Result<Settings<'a>> {
+        let (architecture, width) = (EncoderShape::BERT, shape.embedding_length);
+        let (blocks, layers) = (shape.layers.clone(), shape.layers.len());
+        Settings { model, overrides, architecture, blocks, layers, width, taps: None, headless: true, epsilon: 0.0 }
+            .checked(LAYER_NORM_EPSILON)
     }
 
     /// Reads what a draft model of this shape has.
     pub(crate) fn of_draft(model: &'a Gguf, overrides: &'a Overrides, shape: &DflashShape) -> Result<Settings<'a>> {
         let (architecture, width) = (DflashShape::ARCHITECTURE, shape.embedding_length);
         let (blocks, layers) = (shape.layers.clone(), shape.layers.len());
-        Settings { model, overrides, architecture, blocks, layers, width, taps: None, epsilon: 0.0 }.checked()
+        Settings { model, overrides, architecture, blocks, layers, width, taps: None, headless: false, epsilon: 0.0 }
+            .checked(RMS_EPSILON)
     }
 
     /// The same model, of whose layers' inputs a draft model reads some.
@@ -57,11 +83,15 @@ impl<'a> Settings<'a> {
         Settings { taps: Some(Taps::of(draft)), ..self }
     }
 
-    fn checked(self) -> Result<Settings<'a>> {
+    /// The same model without its head: its results are the rows after the last norm.
+    pub(crate) fn without_head(self) -> Settings<'a> {
+        Settings { headless: true, ..self }
+    }
+
+    fn checked(self, name: &str) -> Result<Settings<'a>> {
         if self.layers > MAX_LAYERS {
             return Err(self.bad("block_count", &self.layers, format!("at most {MAX_LAYERS} are possible")));
         }
-        let name = "attention.layer_norm_rms_epsilon";
         let epsilon = self.model.metadata().require_f32(&self.key(name))?;
         Ok(Settings { epsilon: self.positive(name, epsilon)?, ..self })
     }

@@ -5,11 +5,11 @@ mod file;
 mod hostile;
 
 use paceline_compute::program::{Op, Program, RopeStyle};
-use paceline_gguf::Value;
+use paceline_gguf::{Pooling, Value};
 
 use self::check::check;
 use self::file::{FEED_FORWARD, ModelFile, VOCABULARY, WIDTH};
-use crate::{Error, Overrides, RopeScaling, StageLayers, record, record_with};
+use crate::{Error, Overrides, RopeScaling, StageLayers, record, record_encoder, record_with};
 
 const ARCHITECTURES: [&str; 4] = ["llama", "qwen3", "qwen35", "qwen35moe"];
 
@@ -57,6 +57,35 @@ fn layers_are_named_as_in_the_reference_graph() {
     let program = whole(&ModelFile::new("qwen3", 1, 0), 1);
     let dense = ["ffn_norm", "ffn_gate", "ffn_swiglu", "l_out"];
     assert_eq!(names(&program, Some(0)), [attention.as_slice(), &dense].concat());
+}
+
+#[test]
+fn encoders_end_with_rows_or_scores() {
+    let model = ModelFile::bert(2).open();
+    for (pooling, width) in [(None, WIDTH as usize), (Some(Pooling::First), WIDTH as usize), (Some(Pooling::Rank), 1)] {
+        let (program, shape) = record_encoder(&model, pooling, &Overrides::default()).unwrap();
+        check(&program, &model);
+        assert_eq!((shape.bidirectional, program.caches.len(), program.logits), (true, 2, None));
+        assert_eq!(program.width(program.hidden.unwrap()), width);
+        let rotations = program.ops.iter().filter(|recorded| matches!(recorded.op, Op::RopeTable { .. }));
+        assert_eq!(rotations.count(), 0, "positions are learned");
+    }
+    for architecture in ARCHITECTURES {
+        let mut file = ModelFile::new(architecture, 4, 0);
+        file.tensor("output.weight", &[WIDTH, VOCABULARY]);
+        let (program, shape) = record_encoder(&file.open(), Some(Pooling::Last), &Overrides::default()).unwrap();
+        check(&program, &file.open());
+        assert_eq!((shape.bidirectional, program.logits), (false, None));
+        assert!(program.weights.iter().all(|spec| spec.tensor != "output.weight"), "{architecture}: no head is loaded");
+    }
+}
+
+#[test]
+fn a_bert_with_tensors_that_are_not_known_is_refused() {
+    let mut file = ModelFile::bert(1);
+    file.tensor("blk.0.ffn_gate.weight", &[WIDTH, FEED_FORWARD]);
+    let error = record_encoder(&file.open(), None, &Overrides::default()).unwrap_err();
+    assert!(matches!(error, Error::UnusedTensor { architecture: "bert", .. }), "{error}");
 }
 
 #[test]

@@ -1,5 +1,7 @@
 //! A response while it is made, and when it is complete.
 
+use std::sync::Arc;
+
 use actix_web::web;
 use paceline_coordinator::{FinishReason, Finished, Reuse, TokenUpdate};
 use serde::Serialize;
@@ -8,11 +10,10 @@ use utoipa::ToSchema;
 
 use super::items::{self, new_id};
 use super::output::Output;
-use super::shelf::now;
+use super::shelf::{Kept, now};
 use super::store::Record;
 use super::tools::OfferedTools;
 use crate::error::Error;
-use crate::server::Api;
 use crate::turn::Spoken;
 use crate::usage::Tally;
 
@@ -65,7 +66,7 @@ struct OutputDetails {
 
 /// What is needed to keep a response.
 pub(super) struct Keeping {
-    pub(super) api: web::Data<Api>,
+    pub(super) kept: Arc<Kept>,
     pub(super) owner: String,
     pub(super) input: Vec<Value>,
     pub(super) messages: Vec<Value>,
@@ -175,13 +176,13 @@ impl Telling {
 
     /// Keeps it; a disk is written in the background, for it may be slow.
     fn keep(&self, keeping: Keeping, response: Value) {
-        let Keeping { api, owner, input, mut messages } = keeping;
+        let Keeping { kept, owner, input, mut messages } = keeping;
         // The items are ours, so they are read back as they are.
         if items::append(&mut messages, self.output.items()).is_err() {
             return;
         }
         let record = Record { id: self.id.clone(), owner, kept_at: 0, response, input, messages };
-        if let Some(placing) = api.kept.put(record) {
+        if let Some(placing) = kept.put(record) {
             drop(web::block(move || placing.carry_out()));
         }
     }

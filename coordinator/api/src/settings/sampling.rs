@@ -26,7 +26,7 @@ const MAX_BIASES: usize = 1024;
 
 impl CommonFields {
     pub(super) fn sampling(&self, api: &Api) -> Result<SamplingSettings> {
-        let defaults = &api.config.defaults;
+        let defaults = &api.defaults;
         let number = |name, value: Option<f64>, range, default| match value {
             Some(value) => in_range(name, value, &range),
             None => Ok(default),

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use paceline_api::ApiConfig;
+use paceline_api::{ApiConfig, Defaults};
 use paceline_coordinator::{FinishReason, TokenUpdate, Update};
 use paceline_text::{Special, TextStream, Tokenizer};
 use serde_json::{Value, json};
@@ -217,9 +217,9 @@ async fn one_call_is_enough_where_no_more_are_wanted() {
 }
 
 /// What the engine is asked for.
-async fn asked(config: ApiConfig, request: &Value) -> (String, Option<paceline_proto::ThinkingSettings>) {
+async fn asked(defaults: Defaults, request: &Value) -> (String, Option<paceline_proto::ThinkingSettings>) {
     let tokenizer = tokenizer(&TAGS);
-    let mut service = Service::with_template(config, &TAGS, Some(TEMPLATE));
+    let mut service = Service::with_defaults(ApiConfig::default(), defaults, &TAGS, Some(TEMPLATE));
     let _client = service.post(PATH, &body(request)).await;
     let request = service.call().await.request;
     let prompt = tokenizer.decode_with_special(&request.prompt).unwrap();
@@ -231,14 +231,12 @@ async fn asked(config: ApiConfig, request: &Value) -> (String, Option<paceline_p
 async fn thinking_is_limited_as_the_request_or_the_server_says() {
     const OPEN: &str = "<think>\n";
     const SKIPPED: &str = "<think>\n\n</think>\n\n";
-    let mut limited = ApiConfig::default();
-    limited.defaults.thinking_budget = Some(77);
-    let mut off = ApiConfig::default();
-    off.defaults.thinking = Some(false);
-    let mut by_variable = ApiConfig::default();
-    by_variable.defaults.template_variables.insert("enable_thinking".to_owned(), false.into());
-    let plain = ApiConfig::default;
-    for (config, request, opening, budget) in [
+    let limited = Defaults { thinking_budget: Some(77), ..Defaults::default() };
+    let off = Defaults { thinking: Some(false), ..Defaults::default() };
+    let mut by_variable = Defaults::default();
+    by_variable.template_variables.insert("enable_thinking".to_owned(), false.into());
+    let plain = Defaults::default;
+    for (defaults, request, opening, budget) in [
         (plain(), json!({}), OPEN, None),
         (plain(), json!({ "thinking_budget_tokens": 100 }), OPEN, Some(100)),
         (plain(), json!({ "thinking_budget_tokens": -1 }), OPEN, None),
@@ -257,7 +255,7 @@ async fn thinking_is_limited_as_the_request_or_the_server_says() {
         (off, json!({ "enable_thinking": true }), OPEN, None),
         (by_variable, json!({}), SKIPPED, Some(0)),
     ] {
-        let (prompt, thinking) = asked(config, &request).await;
+        let (prompt, thinking) = asked(defaults, &request).await;
         let thinking = thinking.unwrap();
         assert_eq!((prompt.as_str(), thinking.budget), (opening, budget), "{request}");
         assert_eq!(thinking.is_open, opening == OPEN, "{request}");

@@ -1,6 +1,6 @@
 //! Chat completions: what reaches the engine, and what reaches the client.
 
-use paceline_api::ApiConfig;
+use paceline_api::{ApiConfig, Defaults};
 use paceline_coordinator::{Error, FinishReason, Update};
 use paceline_proto::{Logprobs, SamplingSettings, TokenLogprob};
 use serde_json::{Value, json};
@@ -315,10 +315,8 @@ async fn every_setting_reaches_the_engine() {
 
 #[tokio::test]
 async fn what_is_not_said_is_the_default() {
-    let mut config = ApiConfig::default();
-    config.defaults.top_k = 20;
-    config.defaults.max_tokens = Some(100);
-    let mut service = Service::start(config);
+    let defaults = Defaults { top_k: 20, max_tokens: Some(100), ..Defaults::default() };
+    let mut service = Service::with_defaults(ApiConfig::default(), defaults, &[], None);
     let mut seeds = Vec::new();
     for body in [json!({}), json!({ "temperature": null, "seed": -1, "max_tokens": null, "n": null, "stop": null })] {
         let _client = service.post(PATH, &hello(&body)).await;

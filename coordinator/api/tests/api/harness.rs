@@ -4,7 +4,7 @@ use std::net::{SocketAddr, TcpListener};
 use std::sync::Arc;
 use std::time::Duration;
 
-use paceline_api::ApiConfig;
+use paceline_api::{ApiConfig, Defaults, OneModel, Served};
 use paceline_coordinator::testing::{Call, Played, played_engine};
 use paceline_coordinator::{
     DraftSettings, FinishReason, Finished, Generation, Missed, ModelCard, Reuse, Tier, Timings, TokenUpdate, Update,
@@ -43,6 +43,11 @@ impl Service {
 
     /// With further tokens in the vocabulary, and a template of its own.
     pub(crate) fn with_template(config: ApiConfig, tags: &[&str], template: Option<&str>) -> Self {
+        Self::with_defaults(config, Defaults::default(), tags, template)
+    }
+
+    /// The same with what holds for requests that do not say.
+    pub(crate) fn with_defaults(config: ApiConfig, defaults: Defaults, tags: &[&str], template: Option<&str>) -> Self {
         let tokenizer = tokenizer(tags);
         let template = Arc::new(ChatTemplate::for_model(template, &tokenizer).unwrap());
         let card = ModelCard { vocabulary: VOCABULARY + tags.len(), ..model_card() };
@@ -50,7 +55,8 @@ impl Service {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap();
         let (stop, stopped) = oneshot::channel::<()>();
-        let serving = tokio::spawn(paceline_api::serve(engine, config, listener, async {
+        let models = OneModel::serve(Served::Texts(engine), defaults, 0);
+        let serving = tokio::spawn(paceline_api::serve(models, config, listener, async {
             let _ = stopped.await;
         }));
         Self { address, played, stop: Some(stop), serving }

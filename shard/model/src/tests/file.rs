@@ -42,6 +42,47 @@ impl ModelFile {
         file
     }
 
+    /// A BERT model with a classifier.
+    pub(super) fn bert(blocks: u32) -> ModelFile {
+        let mut file = ModelFile { architecture: "bert", writer: GgufWriter::new() };
+        file.writer.metadata("general.architecture", "bert");
+        for (name, value) in [
+            ("block_count", blocks),
+            ("context_length", 64),
+            ("embedding_length", WIDTH as u32),
+            ("feed_forward_length", FEED_FORWARD as u32),
+            ("attention.head_count", HEADS as u32),
+            ("pooling_type", 1),
+        ] {
+            file.setting(name, value);
+        }
+        file.setting("attention.layer_norm_epsilon", 1e-12_f32);
+        file.tensor("token_embd.weight", &[WIDTH, VOCABULARY]);
+        file.tensor("position_embd.weight", &[WIDTH, 64]).tensor("token_types.weight", &[WIDTH, 2]);
+        file.tensor("token_embd_norm.weight", &[WIDTH]).tensor("token_embd_norm.bias", &[WIDTH]);
+        for block in 0..blocks {
+            let mut tensor = |suffix: &str, dims: &[u64]| {
+                file.tensor(format!("blk.{block}.{suffix}"), dims);
+            };
+            for part in ["attn_q", "attn_k", "attn_v", "attn_output"] {
+                tensor(&format!("{part}.weight"), &[WIDTH, WIDTH]);
+                tensor(&format!("{part}.bias"), &[WIDTH]);
+            }
+            tensor("ffn_up.weight", &[WIDTH, FEED_FORWARD]);
+            tensor("ffn_up.bias", &[FEED_FORWARD]);
+            tensor("ffn_down.weight", &[FEED_FORWARD, WIDTH]);
+            for vector in ["ffn_down", "attn_output_norm", "layer_output_norm"] {
+                tensor(&format!("{vector}.bias"), &[WIDTH]);
+            }
+            tensor("attn_output_norm.weight", &[WIDTH]);
+            tensor("layer_output_norm.weight", &[WIDTH]);
+        }
+        for (name, width) in [("cls", WIDTH), ("cls.output", 1)] {
+            file.tensor(format!("{name}.weight"), &[WIDTH, width]).tensor(format!("{name}.bias"), &[width]);
+        }
+        file
+    }
+
     pub(super) fn is_hybrid(&self) -> bool {
         self.architecture.starts_with("qwen35")
     }

@@ -62,6 +62,52 @@ impl Kernel for SwiGluPart<'_> {
     }
 }
 
+/// A function of one value.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum Function {
+    /// [`Op::Gelu`](crate::program::Op::Gelu).
+    Gelu,
+    /// [`Op::Tanh`](crate::program::Op::Tanh).
+    Tanh,
+}
+
+/// Replaces every value by a function of it.
+pub(super) struct Pointwise {
+    pub(super) buffer: Buffer,
+    pub(super) function: Function,
+}
+
+impl Operation for Pointwise {
+    fn run(&self, step: &Step<'_>, member: &Member<'_>) {
+        let buffer = step.buffer(self.buffer);
+        let part = share_of_vectors(member, step.rows(self.buffer) * buffer.width);
+        // SAFETY: parts of the buffer are disjoint.
+        let values = unsafe { buffer.values().part_mut(part) };
+        step.isa.run(PointwisePart { values, function: self.function });
+    }
+}
+
+struct PointwisePart<'a> {
+    values: &'a mut [f32],
+    function: Function,
+}
+
+impl Kernel for PointwisePart<'_> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run<S: Simd>(self, simd: S) {
+        for values in self.values.chunks_mut(LANES) {
+            let x = load(simd, values);
+            let result = match self.function {
+                Function::Gelu => math::gelu(simd, x),
+                Function::Tanh => math::tanh(simd, x),
+            };
+            store(simd, result, values);
+        }
+    }
+}
+
 /// [`Op::Join`](crate::program::Op::Join).
 pub(super) struct Join {
     pub(super) inputs: [Buffer; 2],

@@ -1,4 +1,4 @@
-//! Looking up the rows of tokens.
+//! Looking up the rows of tokens, and of what positions say.
 
 #![expect(unsafe_code, reason = "members borrow their own rows")]
 
@@ -26,6 +26,27 @@ impl Operation for Embed {
             match tokens[row] {
                 NO_TOKEN => output.copy_from_slice(vectors.next().expect("vectors are counted with the inputs")),
                 token => step.table(self.table).read(token as usize, output),
+            }
+        }
+    }
+}
+
+/// [`Op::AddEmbedding`](crate::program::Op::AddEmbedding).
+pub(super) struct AddEmbedding {
+    pub(super) table: Weight,
+    pub(super) component: usize,
+    pub(super) output: Buffer,
+}
+
+impl Operation for AddEmbedding {
+    fn run(&self, step: &Step<'_>, member: &Member<'_>) {
+        let (table, width) = (step.vector(self.table), step.buffer(self.output).width);
+        for row in member.share(step.rows(self.output)) {
+            let entry = step.inputs.positions[row][self.component] as usize;
+            // SAFETY: a row is one member's.
+            let output = unsafe { step.row_mut(self.output, row) };
+            for (value, added) in output.iter_mut().zip(&table[entry * width..(entry + 1) * width]) {
+                *value += added;
             }
         }
     }

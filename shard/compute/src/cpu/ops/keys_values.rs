@@ -7,7 +7,7 @@ use super::rope::Rotate;
 use super::{Operation, Step};
 use crate::cpu::pages::PagedCache;
 use crate::cpu::pool::Member;
-use crate::program::{Buffer, Cache, Queries, RopeStyle, Weight};
+use crate::program::{Buffer, Cache, Queries, Rotation, Weight};
 
 /// [`Op::StoreKeysValues`](crate::program::Op::StoreKeysValues).
 pub(super) struct StoreKeysValues {
@@ -16,8 +16,7 @@ pub(super) struct StoreKeysValues {
     pub(super) value: Buffer,
     pub(super) key_norm: Option<Weight>,
     pub(super) epsilon: f32,
-    pub(super) style: RopeStyle,
-    pub(super) rope: Buffer,
+    pub(super) rotation: Option<Rotation>,
     pub(super) cache: Cache,
     pub(super) key_value_heads: usize,
 }
@@ -67,8 +66,10 @@ impl StoreKeysValues {
             let weight = step.vector(weight);
             step.isa.run(NormInPlace { values: head, weight, epsilon: self.epsilon });
         }
-        // SAFETY: nobody writes the table now.
-        let table = unsafe { step.buffer(self.rope).row(row) };
-        step.isa.run(Rotate { style: self.style, table, head });
+        if let Some(Rotation { style, table }) = self.rotation {
+            // SAFETY: nobody writes the table now.
+            let table = unsafe { step.buffer(table).row(row) };
+            step.isa.run(Rotate { style, table, head });
+        }
     }
 }

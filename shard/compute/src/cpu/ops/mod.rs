@@ -17,6 +17,7 @@ mod embed;
 mod experts;
 mod fused;
 mod keys_values;
+mod layer_norm;
 mod linear;
 mod norm;
 mod prepare;

@@ -7,10 +7,11 @@ use std::sync::Arc;
 use super::attention::Attention;
 use super::convolve::Convolve;
 use super::delta_rule::DeltaRule;
-use super::elementwise::{AddBias, AddGated, Gather, Join, Split, SwiGlu};
-use super::embed::Embed;
+use super::elementwise::{AddBias, AddGated, Function, Gather, Join, Pointwise, Split, SwiGlu};
+use super::embed::{AddEmbedding, Embed};
 use super::experts::{Experts, Sizes};
 use super::keys_values::StoreKeysValues;
+use super::layer_norm::LayerNorm;
 use super::linear::Linear;
 use super::norm::{GatedNorm, Norm};
 use super::rope::RopeTable;
@@ -76,6 +77,10 @@ impl Preparation<'_> {
                 Box::new(RopeTable { rotary: Rotary::new(rope, divisors), output })
             }
             Op::Norm { input, weight, epsilon, output } => Box::new(Norm { input, weight, epsilon, output }),
+            Op::AddEmbedding { table, component, output } => Box::new(AddEmbedding { table, component, output }),
+            Op::LayerNorm { buffer, weight, bias, epsilon } => Box::new(LayerNorm { buffer, weight, bias, epsilon }),
+            Op::Gelu { buffer } => Box::new(Pointwise { buffer, function: Function::Gelu }),
+            Op::Tanh { buffer } => Box::new(Pointwise { buffer, function: Function::Tanh }),
             Op::Linear { input, ref products } => {
                 Box::new(Linear { input, width: self.program.width(input), products: products.clone() })
             }
@@ -106,18 +111,9 @@ impl Preparation<'_> {
     /// The operations that have a memory.
     fn sequence_operation(&self, op: &Op) -> Box<dyn Operation> {
         match *op {
-            Op::StoreKeysValues { queries, key, value, key_norm, epsilon, style, rope, cache } => {
-                Box::new(StoreKeysValues {
-                    queries,
-                    key,
-                    value,
-                    key_norm,
-                    epsilon,
-                    style,
-                    rope,
-                    cache,
-                    key_value_heads: self.cache(cache).key_value_heads,
-                })
+            Op::StoreKeysValues { queries, key, value, key_norm, epsilon, rotation, cache } => {
+                let key_value_heads = self.cache(cache).key_value_heads;
+                Box::new(StoreKeysValues { queries, key, value, key_norm, epsilon, rotation, cache, key_value_heads })
             }
             Op::Attention { query, query_heads, gate_offset, scale, causal, cache, output } => {
                 let spec = *self.cache(cache);

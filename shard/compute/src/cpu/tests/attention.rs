@@ -5,7 +5,7 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::blocks::NONLINEAR_INTEGERS;
-use crate::program::{CacheSpec, Heads, Queries, Rope, RopeStyle};
+use crate::program::{CacheSpec, Heads, Queries, Rope, RopeStyle, Rotation};
 
 #[derive(Debug, Clone)]
 struct Case {
@@ -107,8 +107,7 @@ impl Case {
             value,
             key_norm,
             epsilon: EPSILON,
-            style: self.style,
-            rope: table,
+            rotation: Some(Rotation { style: self.style, table }),
             cache,
         });
         let gate_offset = self.gated.then_some(self.key_dim);

@@ -3,7 +3,7 @@
 use super::*;
 use crate::Error;
 use crate::device::{MemoryOperation, MemoryPart};
-use crate::program::{Cache, CacheSpec, Heads, Queries, Rope, RopeStyle, State, StateSpec};
+use crate::program::{Cache, CacheSpec, Heads, Queries, Rope, RopeStyle, Rotation, State, StateSpec};
 
 /// A convolution and an attention whose keys and values are their inputs.
 fn fixture() -> (Fixture, [Buffer; 3]) {
@@ -32,8 +32,7 @@ fn fixture() -> (Fixture, [Buffer; 3]) {
         value,
         key_norm: None,
         epsilon: 1e-6,
-        style: RopeStyle::Neox,
-        rope: table,
+        rotation: Some(Rotation { style: RopeStyle::Neox, table }),
         cache,
     });
     fixture.record(Op::Attention { query, query_heads, gate_offset: None, scale: 1.0, causal: true, cache, output });

@@ -3,7 +3,7 @@
 use super::*;
 use crate::Error;
 use crate::device::NO_TOKEN;
-use crate::program::{CacheSpec, Heads, Queries, Rope, RopeStyle, StateSpec};
+use crate::program::{CacheSpec, Heads, Queries, Rope, RopeStyle, Rotation, StateSpec};
 
 const VOCABULARY: usize = 10;
 const WIDTH: usize = 4;
@@ -261,8 +261,7 @@ fn what_a_page_held_before_has_no_effect() {
         value,
         key_norm: None,
         epsilon: 1e-6,
-        style,
-        rope: table,
+        rotation: Some(Rotation { style, table }),
         cache,
     });
     fixture.record(Op::Attention { query, query_heads, gate_offset: None, scale: 1.0, causal: true, cache, output });

@@ -1,0 +1,77 @@
+//! What may be said of one of many models: the keys of its table in a configuration file, which are flags like all others.
+
+use std::path::PathBuf;
+
+use clap::{Parser, ValueEnum};
+use paceline_gguf::Pooling;
+
+use super::{CacheDisk, ComputeArgs, LayoutArgs, ModelArgs, OnOff, pooling};
+
+/// A table `[models.NAME]`.
+#[derive(Debug, Clone, Parser)]
+#[command(no_binary_name = true, disable_help_flag = true, args_override_self = true)]
+pub(crate) struct EntryArgs {
+    #[command(flatten)]
+    pub(crate) model: ModelArgs,
+    /// Further names of the model in the API.
+    #[arg(long, value_name = "NAME")]
+    pub(crate) alias: Vec<String>,
+    /// Names under which it thinks before it answers, for requests that do not say.
+    #[arg(long, value_name = "NAME")]
+    pub(crate) thinking_alias: Vec<String>,
+    /// Names under which it does not.
+    #[arg(long, value_name = "NAME")]
+    pub(crate) plain_alias: Vec<String>,
+    #[command(flatten)]
+    pub(crate) layout: LayoutArgs,
+    #[command(flatten)]
+    pub(crate) compute: ComputeArgs,
+    /// Make vectors of texts, or scores of pairs, with it.
+    #[arg(long, value_name = "mean|cls|last|rank", value_parser = pooling)]
+    pub(crate) pooling: Option<Pooling>,
+    /// A chat template instead of the model's.
+    #[arg(long, value_name = "FILE")]
+    pub(crate) chat_template: Option<PathBuf>,
+    /// Variables of the chat template, as a JSON object, for requests that do not give them.
+    #[arg(long, value_name = "JSON")]
+    pub(crate) chat_template_kwargs: Option<String>,
+    /// Whether it thinks before it answers, for requests that do not say.
+    #[arg(long, value_name = "on|off", value_enum, hide_possible_values = true)]
+    pub(crate) thinking: Option<OnOff>,
+    /// The most tokens of thinking, for requests that do not say.
+    #[arg(long, value_name = "TOKENS")]
+    pub(crate) thinking_budget: Option<u32>,
+    /// Folder and size on a disk for what is kept of conversations; no other model may have the same folder.
+    #[arg(long, value_name = "FOLDER:SIZE")]
+    pub(crate) cache_disk: Option<CacheDisk>,
+    /// Requests that wait for a place; more are refused.
+    #[arg(long, default_value_t = 256, value_name = "N")]
+    pub(crate) queue: usize,
+    /// When it is loaded.
+    #[arg(long, default_value = "on-demand", value_name = "WHEN")]
+    pub(crate) load: LoadWhen,
+    /// Seconds without a request after which it is unloaded [default: when another model needs its memory].
+    #[arg(long, value_name = "SECONDS", value_parser = clap::value_parser!(u32).range(1..))]
+    pub(crate) idle: Option<u32>,
+    /// Which accelerator it may use.
+    #[arg(long, default_value = "none", value_name = "DEVICE")]
+    pub(crate) device: EntryDevice,
+}
+
+/// When a model is loaded.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum LoadWhen {
+    /// With its first request.
+    OnDemand,
+    /// Before the first request, if there is room.
+    AtStart,
+}
+
+/// Where a model runs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum EntryDevice {
+    /// On no accelerator: on the host's processors.
+    None,
+    /// The same.
+    Cpu,
+}
