@@ -37,7 +37,7 @@ impl Entry {
         });
         let embeds = program.embeds && embedding.is_some();
         let looked_up = |recorded: &Recorded| match recorded.op {
-            Op::AddEmbedding { table, component, .. } => Some((component, weights[table.0 as usize].shape()[1])),
+            Op::AddEmbedding { table, component, .. } => Some((component, shapes[table.0 as usize][1])),
             _ => None,
         };
         let into = if embeds { embedding.map(|(_, output)| output) } else { program.input };

@@ -13,7 +13,7 @@ use paceline_gguf::{Gguf, TensorType};
 
 use crate::inputs::SEGMENT;
 use crate::layout::{Pages, Slots};
-use crate::prepare::rounds_for_next;
+use crate::prepare::{no_encoders, rounds_for_next};
 
 /// What an operation costs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -115,6 +115,7 @@ impl Reckoning<'_> {
             | Op::Join { .. }
             | Op::Split { .. }
             | Op::Gather { .. } => cost("values", 1, 0),
+            Op::AddEmbedding { .. } | Op::LayerNorm { .. } | Op::Gelu { .. } | Op::Tanh { .. } => Err(no_encoders()),
         }
     }
 

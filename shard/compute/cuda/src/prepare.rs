@@ -9,11 +9,11 @@ mod scratch;
 
 use std::sync::Arc;
 
-use paceline_compute::Result;
 use paceline_compute::blocks::is_quantized;
 use paceline_compute::device::MemorySpec;
 use paceline_compute::program::{Buffer, Op, Program, RowSpace, Weight};
 use paceline_compute::shapes::Shapes;
+use paceline_compute::{Error, Result};
 use paceline_gguf::TensorType;
 
 pub(crate) use scratch::{constant_bytes, scratch_bytes};
@@ -161,6 +161,7 @@ impl<'a> Preparation<'a> {
             | Op::Join { .. }
             | Op::Split { .. }
             | Op::Gather { .. } => Ok(vec![self.elementwise(op)?]),
+            Op::AddEmbedding { .. } | Op::LayerNorm { .. } | Op::Gelu { .. } | Op::Tanh { .. } => Err(no_encoders()),
         }
     }
 
@@ -300,4 +301,14 @@ fn rows(count: Count) -> [Extent; 3] {
 /// A number as the word of an argument.
 fn float(value: f32) -> u64 {
     u64::from(value.to_bits())
+}
+
+/// What only models that read texts as a whole need, which have no kernels here.
+pub(crate) fn no_encoders() -> Error {
+    let reason = "it runs on processors only; use --device cpu for it".to_owned();
+    Error::Device {
+        device: "a GPU".to_owned(),
+        operation: "run a model that makes vectors of texts".to_owned(),
+        reason,
+    }
 }

@@ -1,9 +1,9 @@
 //! The operations that have a memory: attention over pages, and recurrent layers.
 
 use paceline_compute::Result;
-use paceline_compute::program::{Buffer, Cache, Heads, Op, Queries, RopeStyle, State, StateSpec, Weight};
+use paceline_compute::program::{Buffer, Cache, Heads, Op, Queries, RopeStyle, Rotation, State, StateSpec, Weight};
 
-use super::{NORM_THREADS, Preparation, float, scratch};
+use super::{NORM_THREADS, Preparation, float, no_encoders, scratch};
 use crate::driver::Address;
 use crate::inputs::SEGMENT;
 use crate::launch::{Count, Extent, Launch, When};
@@ -28,9 +28,10 @@ struct Prepared {
 
 impl Preparation<'_> {
     pub(super) fn store_keys_values(&mut self, op: &Op) -> Result<Vec<Launch>> {
-        let Op::StoreKeysValues { queries, key, value, key_norm, epsilon, style, rope, cache } = *op else {
+        let Op::StoreKeysValues { queries, key, value, key_norm, epsilon, rotation, cache } = *op else {
             unreachable!("the caller has looked")
         };
+        let Rotation { style, table: rope } = rotation.ok_or_else(no_encoders)?;
         let spec = self.program().caches[usize::from(cache.0)];
         let heads = Heads { count: spec.key_value_heads, dim: spec.key_dim, stride: spec.key_dim };
         let queries = queries.map(|Queries { buffer, heads, norm }| Prepared { buffer, heads, norm });

@@ -1,6 +1,6 @@
 //! Keys and values in pages, and attention over them, for every type.
 
-use paceline_compute::program::{CacheSpec, Heads, Op, Queries, Rope, RopeStyle};
+use paceline_compute::program::{CacheSpec, Heads, Op, Queries, Rope, RopeStyle, Rotation};
 use paceline_emulation::Order;
 use paceline_gguf::KvType;
 use proptest::prelude::*;
@@ -46,7 +46,15 @@ fn attention(sizes: Sizes, kinds: [KvType; 2], rows: &[usize], page_tokens: usiz
     let query_heads = Heads { count: heads, dim: key_dim, stride };
     let [norm, key_norm] = [(); 2].map(|()| normed.then(|| case.vector(key_dim, 1.5)));
     let queries = Some(Queries { buffer: query, heads: query_heads, norm });
-    case.record(Op::StoreKeysValues { queries, key, value, key_norm, epsilon: 1e-6, style, rope, cache });
+    case.record(Op::StoreKeysValues {
+        queries,
+        key,
+        value,
+        key_norm,
+        epsilon: 1e-6,
+        rotation: Some(Rotation { style, table: rope }),
+        cache,
+    });
     let output = case.output(heads * value_dim);
     let gate_offset = gated.then_some(key_dim);
     case.record(Op::Attention { query, query_heads, gate_offset, scale: 0.125, causal, cache, output });

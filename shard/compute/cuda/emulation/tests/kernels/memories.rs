@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use paceline_compute::device::{ChunkLog, LogSpec, MemoryOperation, MemoryPart, MemorySpec};
-use paceline_compute::program::{Cache, CacheSpec, Heads, Op, Rope, RopeStyle, State, StateSpec};
+use paceline_compute::program::{Cache, CacheSpec, Heads, Op, Rope, RopeStyle, Rotation, State, StateSpec};
 use paceline_compute::{Device, Error, LoadedStage};
 use paceline_cuda::CudaDevice;
 use paceline_cuda::driver::{Driver, Shape};
@@ -30,7 +30,15 @@ fn remembering() -> Case {
     let rotation = Rope { style, dimensions, base: 100.0, factor: 1.0, yarn: None, sections: None, divisors: None };
     case.record(Op::RopeTable { rope: rotation, output: rope });
     let cache = case.program.cache(CacheSpec { key_value_heads: 1, key_dim: 32, value_dim: 32 });
-    let store = Op::StoreKeysValues { queries: None, key, value, key_norm: None, epsilon: 1e-6, style, rope, cache };
+    let store = Op::StoreKeysValues {
+        queries: None,
+        key,
+        value,
+        key_norm: None,
+        epsilon: 1e-6,
+        rotation: Some(Rotation { style, table: rope }),
+        cache,
+    };
     case.record(store);
     let query_heads = Heads { count: 1, dim: 32, stride: 32 };
     let output = case.output(32);
