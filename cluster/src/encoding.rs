@@ -15,7 +15,7 @@ use paceline_shard::{Encoder, EncoderSettings};
 use paceline_text::Tokenizer;
 use tokio::sync::watch;
 
-use crate::cli::{ComputeArgs, Isa, LayoutArgs, ModelArgs};
+use crate::cli::{ComputeArgs, DeviceChoice, Isa, LayoutArgs, ModelArgs};
 use crate::{host, layout, model, row, text};
 
 /// The most tokens of a text if none is asked for: enough for a page, little memory.
@@ -76,6 +76,11 @@ pub(crate) fn plan(
     pooling: Option<Pooling>,
 ) -> Result<Plan> {
     ensure!(layout.shards <= 1, "--shards is {}: a model that makes vectors of texts runs in one stage", layout.shards);
+    let device = compute.device;
+    ensure!(
+        !matches!(device, DeviceChoice::Cuda(_)),
+        "--device is {device}: a model that makes vectors of texts runs on this host's cores"
+    );
     let shape = EncoderShape::read(gguf, pooling)?;
     let settings = EncoderSettings {
         pooling,

@@ -221,7 +221,7 @@ mod tests {
             ("[models.chat]\nctx = 5", "[models.chat] has no key model"),
             ("[models.chat]\nmodel = 'a'\nport = 5", "[models.chat]: unexpected argument '--port'"),
             ("[models.chat]\nmodel = 'a'\nload = 'soon'", "[models.chat]: invalid value 'soon'"),
-            ("[models.chat]\nmodel = 'a'\ndevice = 'cuda:0'", "[models.chat]: invalid value 'cuda:0'"),
+            ("[models.chat]\nmodel = 'a'\ndevice = 'tape'", "[models.chat]: invalid value 'tape'"),
             (
                 "[models.a]\nmodel = 'a'\n[models.b]\nmodel = 'b'\nalias = ['a']",
                 "the name \"a\" is given to \"a\" and to \"b\"",

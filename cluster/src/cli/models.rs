@@ -53,9 +53,6 @@ pub(crate) struct EntryArgs {
     /// Seconds without a request after which it is unloaded [default: when another model needs its memory].
     #[arg(long, value_name = "SECONDS", value_parser = clap::value_parser!(u32).range(1..))]
     pub(crate) idle: Option<u32>,
-    /// Which accelerator it may use.
-    #[arg(long, default_value = "none", value_name = "DEVICE")]
-    pub(crate) device: EntryDevice,
 }
 
 /// When a model is loaded.
@@ -65,13 +62,4 @@ pub(crate) enum LoadWhen {
     OnDemand,
     /// Before the first request, if there is room.
     AtStart,
-}
-
-/// Where a model runs.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub(crate) enum EntryDevice {
-    /// On no accelerator: on the host's processors.
-    None,
-    /// The same.
-    Cpu,
 }
