@@ -91,6 +91,13 @@ class Browser:
             said = [entry["message"] for entry in self.driver.get_log("browser")]
             raise AssertionError(f"{what or 'it'} does not come: {self.text('body')[-3000:]} {said}") from error
 
+    def press(self, selector, place=-1):
+        """Clicks one of a list that the page may be making anew."""
+        def click():
+            self.all(selector)[place].click()
+            return True
+        self.until(click, selector)
+
     def ask(self, text):
         self.one("#question").send_keys(text, Keys.ENTER)
 
@@ -193,7 +200,7 @@ def long_answers_stop(browser):
                 # It goes on while another chat is shown.
                 browser.one("#new-chat").click()
                 browser.until(lambda: not browser.all(".answer") and browser.shown("#send"))
-                browser.all(".chat")[0].click()
+                browser.press(".chat", 0)
                 before = len(browser.text(".answer .text"))
                 browser.until(lambda: len(browser.text(".answer .text")) > before + 100, "more of it")
             browser.one("#stop").click()
@@ -205,7 +212,7 @@ def long_answers_stop(browser):
     chats = len(browser.all(".chat"))
     browser.one("#new-chat").click()
     begin_long_answer(browser)
-    browser.one("#chats li:has([aria-current]) .quiet").click()
+    browser.press("#chats li:has([aria-current]) .quiet")
     browser.until(lambda: status(browser.url)["running"] == 0 and not browser.all(".answer"))
     browser.one("#new-chat").click()
     assert len(browser.all(".chat")) == chats
@@ -249,7 +256,7 @@ def what_models_write_stays_text(browser):
     # The same from what the browser has kept.
     browser.script("window.fetch = window.kept")
     browser.open()
-    browser.all(".chat")[0].click()
+    browser.press(".chat", 0)
     browser.until(lambda: len(browser.all(".answer")) == 3)
     made = browser.script("return [...document.querySelectorAll('#log *')].map((e) => e.localName)")
     assert not {"script", "img", "b", "iframe"} & set(made) and {"strong", "code", "a", "figure"} <= set(made), set(made)
@@ -269,7 +276,7 @@ def chats_are_kept_within_bounds(browser):
     titles = browser.script("return [...document.querySelectorAll('.chat')].map((e) => e.textContent)")
     assert any(title.startswith("The code for Ruth") for title in titles), titles
     browser.one("#new-chat").click()
-    browser.all("#chats .quiet")[0].click()
+    browser.press("#chats .quiet", 0)
     browser.until(lambda: len(browser.all(".chat")) == len(titles) - 1)
     kept = browser.module("""
         const { all, fresh, keep } = await import("/page/chats.js");
