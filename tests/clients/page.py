@@ -177,7 +177,7 @@ def answers_are_made_again_and_questions_changed(browser):
 
 def begin_long_answer(browser):
     """The model copies this until the context is full."""
-    browser.ask("Copy this text:" + " ab" * 60)
+    browser.ask("Copy this text:" + " one two" * 60)
     browser.until(lambda: len(browser.text(".answer .text")) > 200, "a long answer")
 
 
