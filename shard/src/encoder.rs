@@ -1,6 +1,6 @@
 //! Texts to vectors: a model that reads whole texts, and remembers nothing of them.
 //!
-//! Read [`Encoder`] first. Texts are packed into steps ([`steps`]); what a step leaves of a text's rows is pooled into one
+//! Read [`Encoder`] first. Texts are packed into steps (`steps`); what a step leaves of a text's rows is pooled into one
 //! vector. [`service`] runs an encoder on a thread of its own for whoever asks. None of this touches sessions, or the
 //! memories of any other model.
 
