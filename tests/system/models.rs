@@ -95,7 +95,7 @@ fn names_find_their_model_and_others_are_told_what_there_is() {
     assert_eq!((unknown.status, &unknown.json()["error"]["code"]), (404, &json!("model_not_found")));
     assert!(unknown.body.contains("this server has one, first, two"), "{}", unknown.body);
     let status = output(&["status", "--url", &format!("http://{}", server.address)]);
-    assert!(status.contains("one  texts  loaded") && status.contains("two  texts  loaded"), "{status}");
+    assert!(status.contains("one    texts  loaded") && status.contains("two    texts  loaded"), "{status}");
 }
 
 #[test]

@@ -19,16 +19,22 @@ const UNKNOWN: &str = "-";
 pub(crate) fn text(view: &View) -> String {
     let mut text = summary(view).join("\n");
     text.push_str("\n\n");
-    let rows = std::iter::once(COLUMNS.map(str::to_owned)).chain(rows(view));
-    let rows: Vec<_> = rows.collect();
+    text.push_str(&in_columns(COLUMNS, rows(view)));
+    text.push_str(&nodes(view));
+    text.push_str(&models(view));
+    text
+}
+
+/// Rows under their heads, a line each; every column as wide as its widest cell.
+fn in_columns<const COUNT: usize>(heads: [&str; COUNT], rows: impl IntoIterator<Item = [String; COUNT]>) -> String {
+    let rows: Vec<_> = std::iter::once(heads.map(str::to_owned)).chain(rows).collect();
     let width = |column: usize| rows.iter().map(|row| row[column].chars().count()).max().unwrap_or(0);
-    let widths: Vec<usize> = (0..COLUMNS.len()).map(width).collect();
+    let widths: Vec<usize> = (0..COUNT).map(width).collect();
+    let mut text = String::new();
     for row in &rows {
         let cells: Vec<String> = row.iter().zip(&widths).map(|(cell, width)| format!("{cell:<width$}")).collect();
         let _ = writeln!(text, "  {}", cells.join("  ").trim_end());
     }
-    text.push_str(&nodes(view));
-    text.push_str(&models(view));
     text
 }
 
@@ -38,18 +44,18 @@ fn models(view: &View) -> String {
     if models.len() < 2 {
         return String::new();
     }
-    let mut text = "\n  model  makes  is  memory  requests\n".to_owned();
-    for ModelReport { id, kind, state, memory_bytes, running, waiting, .. } in models {
+    let row = |ModelReport { id, kind, state, memory_bytes, running, waiting, .. }: &ModelReport| {
         let state = match state {
             ModelState::Unloaded => "unloaded",
             ModelState::Loading => "loading",
             ModelState::Loaded => "loaded",
             ModelState::Unloading => "unloading",
         };
-        let (id, memory) = (printable(id), bytes(*memory_bytes));
-        let _ = writeln!(text, "  {id}  {kind}  {state}  {memory}  {running}, {waiting} waiting");
-    }
-    text
+        let requests = format!("{running}, {waiting} waiting");
+        [printable(id).to_string(), kind.to_string(), state.to_owned(), bytes(*memory_bytes), requests]
+    };
+    let table = in_columns(["model", "makes", "is", "memory", "requests"], models.iter().map(row));
+    format!("\n{table}")
 }
 
 /// The nodes of a cluster as they are named to `paceline scale`, and the change of the row that is under way.
