@@ -20,7 +20,7 @@ use paceline_gguf::{KvType, Pooling};
 
 pub(crate) use crate::devices::DeviceChoice;
 pub(crate) use crate::disk::CacheDisk;
-pub(crate) use api::{ApiArgs, OnOff};
+pub(crate) use api::{AnswerArgs, ApiArgs, OnOff};
 pub(crate) use cache::{CacheAction, CacheArgs};
 pub(crate) use cluster::{CoordinatorArgs, LinkChoice, ShardArgs, TokenArgs, TokenCommand};
 pub(crate) use doctor::{DoctorArgs, LockArgs};

@@ -136,7 +136,7 @@ async fn serve(arguments: &CoordinatorArgs, parts: Parts) -> Result<()> {
     let alive = || async { engine.status().await.is_ok() && cluster.is_alive().await };
     let ending = cluster.clone();
     let end = async move { ending.end().await };
-    let models = OneModel::serve(Served::Texts(engine.clone()), http::defaults(&arguments.api, &gguf)?, 0);
+    let models = OneModel::serve(Served::Texts(engine.clone()), http::defaults(&arguments.api.answers, &gguf)?, 0);
     let following = supervisor.follow(engine_control.health());
     let drain = async move { engine_control.drain().await };
     let served = tokio::select! {
@@ -194,7 +194,7 @@ async fn endpoint(
 
 fn text_side(arguments: &CoordinatorArgs, gguf: &Arc<Gguf>) -> Result<Service> {
     let tokenizer = Arc::new(Tokenizer::from_gguf(gguf).context("cannot use the model's vocabulary")?);
-    let template = layout::template(arguments.api.chat_template.as_deref())?;
+    let template = layout::template(arguments.api.answers.chat_template.as_deref())?;
     let template = row::chat_template(gguf, template.as_deref(), &tokenizer)?;
     let names =
         if arguments.api.alias.is_empty() { vec![model::name(&arguments.model)] } else { arguments.api.alias.clone() };

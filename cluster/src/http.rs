@@ -17,7 +17,7 @@ use tokio::net::TcpStream;
 use tokio::sync::watch;
 use tokio::time::timeout;
 
-use crate::cli::{ApiArgs, OnOff};
+use crate::cli::{AnswerArgs, ApiArgs, OnOff};
 use crate::supervisor::Supervisor;
 use crate::{host, shutdown};
 
@@ -147,7 +147,7 @@ fn api_config(arguments: &ApiArgs) -> Result<ApiConfig> {
 }
 
 /// What holds for requests that do not say: what the command line says, and what the model's makers recommend.
-pub(crate) fn defaults(arguments: &ApiArgs, gguf: &Gguf) -> Result<Defaults> {
+pub(crate) fn defaults(arguments: &AnswerArgs, gguf: &Gguf) -> Result<Defaults> {
     Ok(Defaults {
         thinking: arguments.thinking.map(|switch| switch == OnOff::On),
         thinking_budget: arguments.thinking_budget,
@@ -157,13 +157,13 @@ pub(crate) fn defaults(arguments: &ApiArgs, gguf: &Gguf) -> Result<Defaults> {
 }
 
 /// The variables of the chat template from the command line.
-pub(crate) fn template_variables(text: Option<&str>) -> Result<serde_json::Map<String, serde_json::Value>> {
+fn template_variables(text: Option<&str>) -> Result<serde_json::Map<String, serde_json::Value>> {
     let Some(text) = text else { return Ok(serde_json::Map::new()) };
     serde_json::from_str(text).context("--chat-template-kwargs is no JSON object")
 }
 
 /// The settings that the model's makers recommend, where its file carries them.
-pub(crate) fn recommended_sampling(gguf: &Gguf) -> Result<Defaults> {
+fn recommended_sampling(gguf: &Gguf) -> Result<Defaults> {
     let usual = Defaults::default();
     let metadata = gguf.metadata();
     let number = |key: &str, usual: f32| Ok::<f32, anyhow::Error>(metadata.get_f32(key)?.unwrap_or(usual));

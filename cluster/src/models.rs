@@ -191,7 +191,7 @@ mod tests {
         let told = named.iter().map(|(name, entry)| (name.as_str(), entry.layout.ctx, entry.compute.pin));
         let expected = [("one", 100), ("two", 200), ("c", 200), ("d", 200)].map(|(name, ctx)| (name, Some(ctx), true));
         assert!(told.eq(expected), "{named:?}");
-        assert!(named.iter().all(|(_, entry)| entry.thinking.is_some() && entry.layout.sessions == 8));
+        assert!(named.iter().all(|(_, entry)| entry.answers.thinking.is_some() && entry.layout.sessions == 8));
         for flag in [["--alias", "x"], ["--cache-disk", "/tmp/x:1G"]] {
             let error = read_with(text, &flag).expect_err("not for several").to_string();
             assert!(error.contains("is for one model"), "{error}");

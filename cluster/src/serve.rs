@@ -36,7 +36,7 @@ pub(crate) fn serve(arguments: &ServeArgs, file: Option<&Path>, given: &[OsStrin
         return row::system()?.block_on(serve_encoder(loaded, http, supervisor));
     }
     let loaded = load_row(arguments, &gguf)?;
-    let defaults = http::defaults(&arguments.api, &gguf)?;
+    let defaults = http::defaults(&arguments.api.answers, &gguf)?;
     row::system()?.block_on(serve_row(loaded, defaults, http, supervisor))
 }
 
@@ -44,7 +44,7 @@ pub(crate) fn serve(arguments: &ServeArgs, file: Option<&Path>, given: &[OsStrin
 fn load_row(arguments: &ServeArgs, gguf: &Arc<Gguf>) -> Result<Loaded> {
     let mut plan = layout::plan(gguf, &arguments.model, &arguments.layout, Some(&arguments.compute))?;
     plan.limits.queue = arguments.api.queue;
-    plan.template = layout::template(arguments.api.chat_template.as_deref())?;
+    plan.template = layout::template(arguments.api.answers.chat_template.as_deref())?;
     plan.progress = true;
     if let Some(cache_disk) = &arguments.cache_disk {
         plan.limits.disk = Some(disk::root_of_plan(&plan, arguments.model.model.as_deref(), cache_disk)?);

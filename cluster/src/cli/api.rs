@@ -5,6 +5,23 @@ use std::path::PathBuf;
 
 use clap::Args;
 
+/// What a model answers to requests that do not say.
+#[derive(Debug, Clone, Args)]
+pub(crate) struct AnswerArgs {
+    /// A chat template instead of the model's.
+    #[arg(long, value_name = "FILE")]
+    pub(crate) chat_template: Option<PathBuf>,
+    /// Variables of the chat template, as a JSON object, for requests that do not give them.
+    #[arg(long, value_name = "JSON")]
+    pub(crate) chat_template_kwargs: Option<String>,
+    /// Whether models that can think before they answer do, for requests that do not say [default: as the template has it].
+    #[arg(long, value_name = "on|off", value_enum, hide_possible_values = true)]
+    pub(crate) thinking: Option<OnOff>,
+    /// The most tokens of thinking, for requests that do not say [default: as many as the model wants].
+    #[arg(long, value_name = "TOKENS")]
+    pub(crate) thinking_budget: Option<u32>,
+}
+
 /// How requests are answered.
 #[derive(Debug, Clone, Args)]
 pub(crate) struct ApiArgs {
@@ -48,18 +65,8 @@ pub(crate) struct ApiArgs {
     /// With --audit-log: the bodies of requests as well, which hold the prompts.
     #[arg(long, requires = "audit_log")]
     pub(crate) audit_bodies: bool,
-    /// A chat template instead of the model's.
-    #[arg(long, value_name = "FILE")]
-    pub(crate) chat_template: Option<PathBuf>,
-    /// Variables of the chat template, as a JSON object, for requests that do not give them.
-    #[arg(long, value_name = "JSON")]
-    pub(crate) chat_template_kwargs: Option<String>,
-    /// Whether models that can think before they answer do, for requests that do not say [default: as the template has it].
-    #[arg(long, value_name = "on|off", value_enum, hide_possible_values = true)]
-    pub(crate) thinking: Option<OnOff>,
-    /// The most tokens of thinking, for requests that do not say [default: as many as the model wants].
-    #[arg(long, value_name = "TOKENS")]
-    pub(crate) thinking_budget: Option<u32>,
+    #[command(flatten)]
+    pub(crate) answers: AnswerArgs,
     /// Leave lines in system prompts that known clients change on every request, such as Claude Code's billing line. They
     /// are taken out otherwise, and the response says so: they keep everything behind them out of the cache.
     #[arg(long)]

@@ -1,11 +1,9 @@
 //! What may be said of one of many models: the keys of its table in a configuration file, which are flags like all others.
 
-use std::path::PathBuf;
-
 use clap::{Parser, ValueEnum};
 use paceline_gguf::Pooling;
 
-use super::{CacheDisk, ComputeArgs, LayoutArgs, ModelArgs, OnOff, pooling};
+use super::{AnswerArgs, CacheDisk, ComputeArgs, LayoutArgs, ModelArgs, pooling};
 
 /// A table `[models.NAME]`.
 #[derive(Debug, Clone, Parser)]
@@ -29,18 +27,8 @@ pub(crate) struct EntryArgs {
     /// Make vectors of texts, or scores of pairs, with it.
     #[arg(long, value_name = "mean|cls|last|rank", value_parser = pooling)]
     pub(crate) pooling: Option<Pooling>,
-    /// A chat template instead of the model's.
-    #[arg(long, value_name = "FILE")]
-    pub(crate) chat_template: Option<PathBuf>,
-    /// Variables of the chat template, as a JSON object, for requests that do not give them.
-    #[arg(long, value_name = "JSON")]
-    pub(crate) chat_template_kwargs: Option<String>,
-    /// Whether it thinks before it answers, for requests that do not say.
-    #[arg(long, value_name = "on|off", value_enum, hide_possible_values = true)]
-    pub(crate) thinking: Option<OnOff>,
-    /// The most tokens of thinking, for requests that do not say.
-    #[arg(long, value_name = "TOKENS")]
-    pub(crate) thinking_budget: Option<u32>,
+    #[command(flatten)]
+    pub(crate) answers: AnswerArgs,
     /// Folder and size on a disk for what is kept of conversations; no other model may have the same folder.
     #[arg(long, value_name = "FOLDER:SIZE")]
     pub(crate) cache_disk: Option<CacheDisk>,

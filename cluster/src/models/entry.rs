@@ -11,7 +11,7 @@ use paceline_core::fleet::{Berth, Part};
 use paceline_gguf::Gguf;
 use paceline_text::Tokenizer;
 
-use crate::cli::{EntryArgs, LoadWhen, OnOff};
+use crate::cli::{EntryArgs, LoadWhen};
 use crate::{disk, encoding, http, layout, model, row};
 
 /// A model that can be loaded.
@@ -70,10 +70,10 @@ fn encoding_plan(names: &[String], arguments: &EntryArgs, gguf: &Arc<Gguf>) -> R
 }
 
 fn row_plan(names: &[String], arguments: &EntryArgs, gguf: &Arc<Gguf>, room: u64) -> Result<row::Plan> {
-    let EntryArgs { model, layout, compute, chat_template, queue, .. } = arguments;
+    let EntryArgs { model, layout, compute, answers, queue, .. } = arguments;
     let mut plan = layout::plan_in(gguf, model, layout, Some(compute), Some(room))?;
     plan.limits.queue = *queue;
-    plan.template = layout::template(chat_template.as_deref())?;
+    plan.template = layout::template(answers.chat_template.as_deref())?;
     plan.names = names.to_vec();
     Ok(plan)
 }
@@ -100,7 +100,7 @@ impl Entry {
         let EntryArgs { alias, thinking_alias, plain_alias, .. } = &arguments;
         let names = [&[name.to_owned()], &alias[..], thinking_alias, plain_alias].concat();
         let gguf = open(&arguments).with_context(|| place.clone())?;
-        let defaults = defaults(&arguments, &gguf).with_context(|| place.clone())?;
+        let defaults = http::defaults(&arguments.answers, &gguf).with_context(|| place.clone())?;
         let (card, memory) = reckon(&names, &arguments, &gguf, room).with_context(|| place)?;
         let thinking = [true, false].map(|on| Arc::new(Defaults { thinking: Some(on), ..defaults.clone() }));
         Ok(Self { arguments, names, card, memory, room, defaults: Arc::new(defaults), thinking })
@@ -147,15 +147,6 @@ impl Entry {
         }
         Ok(LoadedEntry::Texts(Box::new(row::load(plan)?)))
     }
-}
-
-fn defaults(arguments: &EntryArgs, gguf: &Gguf) -> Result<Defaults> {
-    Ok(Defaults {
-        thinking: arguments.thinking.map(|switch| switch == OnOff::On),
-        thinking_budget: arguments.thinking_budget,
-        template_variables: http::template_variables(arguments.chat_template_kwargs.as_deref())?,
-        ..http::recommended_sampling(gguf)?
-    })
 }
 
 impl LoadedEntry {
